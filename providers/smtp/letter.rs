@@ -1,0 +1,73 @@
+//! What one call writes: envelope and finished bytes, fitted to whether the relay takes UTF-8 addresses.
+
+use tidings_core::adapter::Outgoing;
+use tidings_core::address::EmailAddress;
+use tidings_core::content::Content;
+use tidings_core::outcome::{Outcome, Refusal, RefusedCopy, Report};
+use tidings_core::words::Reason;
+
+use super::settings::Settings;
+use crate::{envelope, mime};
+
+/// Said of an address that the relay has no way to be told (RFC 6531 section 3.5).
+const NO_UTF8: &str = "553 5.6.7";
+
+/// Envelope and message.
+pub(super) struct Letter {
+    pub(super) sender: String,
+    /// `to` first.
+    pub(super) recipients: Vec<EmailAddress>,
+    /// Copies that this relay cannot be told of.
+    pub(super) refused: Vec<RefusedCopy>,
+    pub(super) message: Vec<u8>,
+    /// Whether the relay must be told to expect UTF-8 addresses.
+    pub(super) is_utf8: bool,
+}
+
+impl Letter {
+    /// The letter, or the report where there is none to send.
+    pub(super) fn of(outgoing: &Outgoing, settings: &Settings, smtputf8: bool) -> Result<Self, Report> {
+        let Content::Email(email) = &*outgoing.content;
+        if !smtputf8 {
+            refuse_utf8(outgoing)?;
+        }
+        let all = envelope::recipients(outgoing);
+        let (recipients, unspeakable): (Vec<_>, Vec<_>) = all.into_iter().cloned().partition(|to| smtputf8 || !to.needs_smtputf8());
+        let refused: Vec<_> =
+            unspeakable.iter().map(|copy| RefusedCopy { address: copy.as_str().to_owned(), code: NO_UTF8.to_owned() }).collect();
+        let message = if refused.is_empty() {
+            mime::message(outgoing)
+        } else {
+            let mut fewer = outgoing.clone();
+            fewer.left_out.extend(refused.iter().map(|copy| copy.address.clone()));
+            mime::message(&fewer)
+        };
+        let message = message.map_err(|err| Report::new(Outcome::BuildFailed).with_detail(err.to_string()))?;
+        let sender = match &settings.return_path {
+            Some(base) => envelope::return_path(base, &outgoing.handle),
+            None => email.from.email.as_str().to_owned(),
+        };
+        let shown = email.reply_to.iter().chain(&email.also_to).chain(&email.cc).map(|mailbox| &mailbox.email);
+        let is_utf8 = smtputf8
+            && (recipients.iter().any(EmailAddress::needs_smtputf8)
+                || !sender.is_ascii()
+                || email.from.email.needs_smtputf8()
+                || shown.into_iter().any(EmailAddress::needs_smtputf8));
+        Ok(Self { sender, recipients, refused, message, is_utf8 })
+    }
+}
+
+/// Addresses without which there is no message.
+fn refuse_utf8(outgoing: &Outgoing) -> Result<(), Report> {
+    let Content::Email(email) = &*outgoing.content;
+    let (by, reason) = if outgoing.to.email.needs_smtputf8() {
+        (Refusal::Recipient { listed: false, hard: false }, Reason::RecipientRefused)
+    } else if email.from.email.needs_smtputf8() {
+        (Refusal::Sender, Reason::SenderRefused)
+    } else if email.reply_to.iter().any(|mailbox| mailbox.email.needs_smtputf8()) {
+        (Refusal::Request, Reason::RequestRefused)
+    } else {
+        return Ok(());
+    };
+    Err(Report::new(Outcome::Refused { by, reason }).with_detail("an address needs SMTPUTF8, which the relay does not offer"))
+}

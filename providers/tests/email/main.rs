@@ -1,0 +1,10 @@
+//! Stories of the SMTP adapter and the MIME builder, told to a scripted server on loopback.
+
+#![allow(clippy::unwrap_used, reason = "a story that meets the unexpected has failed")]
+
+mod messages;
+mod mime;
+mod pool;
+mod sessions;
+mod stories;
+mod transport;

@@ -1,0 +1,158 @@
+//! Which of the claimed candidates go out now and by which account; judged again at every attempt, inside the
+//! claiming transaction (S-043, S-147). A pure function of the candidates, the plan and the rules.
+
+use crate::delivery::{Change, Delivery};
+use crate::ids::{AccountId, InstanceId, LaneId, TenantId};
+use crate::policy::Rules;
+use crate::time::Timestamp;
+use crate::transition;
+use crate::words::{Class, Reason, words};
+
+words! {
+    /// How far a suppression reaches.
+    pub enum SuppressionScope {
+        /// Every class.
+        All = "all",
+        /// Bulk and transactional.
+        Complaint = "complaint",
+        /// Bulk only.
+        Bulk = "bulk",
+    }
+}
+
+/// What a claim is to look at and what it may use.
+#[derive(Debug, Clone)]
+pub struct ClaimPlan {
+    /// In whose name.
+    pub instance: InstanceId,
+    /// Until when the leases run.
+    pub lease_until: Timestamp,
+    /// Lanes in the order in which they may use the capacity: critical first.
+    pub lanes: Vec<LanePlan>,
+    /// The accounts of those lanes.
+    pub accounts: Vec<AccountCapacity>,
+}
+
+/// One lane of a claim.
+#[derive(Debug, Clone)]
+pub struct LanePlan {
+    /// Which lane.
+    pub lane: LaneId,
+    /// Its class.
+    pub class: Class,
+    /// Its accounts in route order.
+    pub route: Vec<AccountId>,
+    /// How many candidates to look at, at most.
+    pub limit: u16,
+    /// How many of one tenant, at most (S-089).
+    pub tenant_limit: u16,
+    /// The ring goes on after this tenant; `None` starts over.
+    pub cursor: Option<TenantId>,
+    /// A hint that nothing due lies before this instant; `None` looks from the start.
+    pub low: Option<Timestamp>,
+}
+
+/// What one account can take at this moment. Reserved slots are never lent (S-081).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AccountCapacity {
+    /// Which account.
+    pub account: AccountId,
+    /// Free slots in all.
+    pub free: u16,
+    /// Of those, free for anything but critical.
+    pub free_for_others: u16,
+    /// Of those, free for bulk.
+    pub free_for_bulk: u16,
+}
+
+impl AccountCapacity {
+    /// What is free for a class.
+    pub const fn free_for(&self, class: Class) -> u16 {
+        let (free, others, bulk) = (self.free, self.free_for_others, self.free_for_bulk);
+        let others = if others < free { others } else { free };
+        match class {
+            Class::Critical => free,
+            Class::Transactional => others,
+            Class::Bulk => {
+                if bulk < others {
+                    bulk
+                } else {
+                    others
+                }
+            }
+        }
+    }
+
+    const fn take(&mut self, class: Class) {
+        self.free = self.free.saturating_sub(1);
+        match class {
+            Class::Critical => {}
+            Class::Transactional => self.free_for_others = self.free_for_others.saturating_sub(1),
+            Class::Bulk => {
+                self.free_for_others = self.free_for_others.saturating_sub(1);
+                self.free_for_bulk = self.free_for_bulk.saturating_sub(1);
+            }
+        }
+    }
+}
+
+/// A due row with the facts that decide about it.
+#[derive(Debug, Clone)]
+pub struct Candidate {
+    /// The row.
+    pub delivery: Delivery,
+    /// Scopes of the suppressions that its address has.
+    pub suppressions: Vec<SuppressionScope>,
+    /// Whether its tenant may send.
+    pub tenant_active: bool,
+}
+
+/// Decides about candidates in order; those without a change keep their place, and nothing is written for them.
+pub fn judge(rules: &Rules, plan: &ClaimPlan, candidates: &[Candidate], now: Timestamp) -> Vec<Change> {
+    let mut capacity = plan.accounts.clone();
+    candidates.iter().filter_map(|candidate| judge_one(rules, plan, &mut capacity, candidate, now)).collect()
+}
+
+fn judge_one(rules: &Rules, plan: &ClaimPlan, capacity: &mut [AccountCapacity], candidate: &Candidate, now: Timestamp) -> Option<Change> {
+    let delivery = &candidate.delivery;
+    if let Some(reason) = delivery.no_resend {
+        return transition::stop(delivery, reason, now);
+    }
+    if let Some(change) = transition::expire(rules, delivery, now) {
+        return Some(change);
+    }
+    if candidate.suppressions.iter().any(|scope| obeys(delivery.class, *scope)) {
+        return transition::stop(delivery, Reason::Suppressed, now);
+    }
+    if !candidate.tenant_active {
+        return None;
+    }
+    let lane = plan.lanes.iter().find(|lane| lane.lane == delivery.lane)?;
+    let account = choose(lane, delivery, capacity)?;
+    transition::dispatch(delivery, account, plan.instance, plan.lease_until, now)
+}
+
+/// Whether a class obeys a suppression: a hard bounce and a STOP stop everything, marketing choices only what is optional.
+const fn obeys(class: Class, scope: SuppressionScope) -> bool {
+    match (scope, class) {
+        (SuppressionScope::All, Class::Critical | Class::Transactional | Class::Bulk) => true,
+        (SuppressionScope::Complaint, Class::Transactional | Class::Bulk) => true,
+        (SuppressionScope::Complaint, Class::Critical) => false,
+        (SuppressionScope::Bulk, Class::Bulk) => true,
+        (SuppressionScope::Bulk, Class::Critical | Class::Transactional) => false,
+    }
+}
+
+/// The first account of the route that has room; after a failed call the search begins behind the account that failed.
+fn choose(lane: &LanePlan, delivery: &Delivery, capacity: &mut [AccountCapacity]) -> Option<AccountId> {
+    let failed = delivery.account.filter(|_| delivery.attempt_count > 0);
+    let after = failed.and_then(|failed| lane.route.iter().position(|account| *account == failed)).map_or(0, |position| position + 1);
+    let order = lane.route[after..].iter().chain(&lane.route[..after]);
+    for account in order {
+        if let Some(room) = capacity.iter_mut().find(|room| room.account == *account && room.free_for(lane.class) > 0) {
+            room.take(lane.class);
+            return Some(*account);
+        }
+    }
+    None
+}

@@ -1,0 +1,29 @@
+//! The decisions of Tidings: states, retries, routing, ambiguity, validation, and the ports that carry them out.
+//!
+//! Nothing here touches a clock, a socket, a database or randomness: time, random bytes and stored facts come in as
+//! arguments, decisions go out as values. The stores, the send adapters and the webhook dialects stand around this
+//! crate and depend on it; it depends on none of them.
+
+pub mod adapter;
+pub mod address;
+pub mod content;
+pub mod crash;
+pub mod delivery;
+pub mod fault;
+pub mod fingerprint;
+pub mod ids;
+pub mod json;
+pub mod judge;
+pub mod nearest;
+pub mod outcome;
+pub mod pointer;
+pub mod policy;
+pub mod request;
+pub mod sandbox;
+pub mod secrets;
+pub mod state;
+pub mod status;
+pub mod store;
+pub mod time;
+pub mod transition;
+pub mod words;

@@ -1,0 +1,362 @@
+//! What is said of a notification and its deliveries when they are read: derived status, `open`, what a delivery waits
+//! for, and one sentence for people. Nothing of it is stored (API 4).
+
+use std::fmt::Write as _;
+
+use crate::delivery::{Delivery, Flags};
+use crate::state::{Certainty, State};
+use crate::time::Timestamp;
+use crate::words::{Reason, WaitReason, words};
+
+words! {
+    /// How a notification as a whole stands; an open list for clients.
+    pub enum Status {
+        Scheduled = "scheduled", Processing = "processing", Delivered = "delivered", Accepted = "accepted",
+        Suppressed = "suppressed", Expired = "expired", Cancelled = "cancelled", Superseded = "superseded",
+        Unknown = "unknown", Failed = "failed", PartiallyFailed = "partially_failed",
+    }
+}
+
+impl Status {
+    /// Derives the status from the states of all deliveries of a notification. Without any it is `processing`.
+    pub fn of(states: impl IntoIterator<Item = State>) -> Self {
+        let (mut scheduled, mut kinds) = (false, Vec::new());
+        let (mut good, mut bad) = (false, false);
+        for state in states {
+            match state {
+                State::Scheduled => scheduled = true,
+                State::Queued | State::RetryWait | State::Deferred | State::Dispatching | State::Ambiguous => return Self::Processing,
+                State::Accepted | State::Delivered => good = true,
+                State::Bounced | State::Failed | State::Suppressed | State::Cancelled => bad = true,
+                State::Expired | State::Superseded | State::Dead | State::Unknown => bad = true,
+            }
+            if let Some(kind) = Self::of_ended(state)
+                && !kinds.contains(&kind)
+            {
+                kinds.push(kind);
+            }
+        }
+        match kinds.as_slice() {
+            _ if scheduled => Self::Scheduled,
+            [] => Self::Processing,
+            [one] => *one,
+            _ if good && bad => Self::PartiallyFailed,
+            _ if good => Self::Accepted,
+            mixed if mixed.contains(&Self::Unknown) => Self::Unknown,
+            _ => Self::Failed,
+        }
+    }
+
+    /// The status of a notification whose only delivery ended in `state`; `None` while it is open.
+    const fn of_ended(state: State) -> Option<Self> {
+        match state {
+            State::Queued | State::Scheduled | State::RetryWait | State::Deferred | State::Dispatching | State::Ambiguous => None,
+            State::Accepted => Some(Self::Accepted),
+            State::Delivered => Some(Self::Delivered),
+            State::Bounced | State::Failed | State::Dead => Some(Self::Failed),
+            State::Suppressed => Some(Self::Suppressed),
+            State::Cancelled => Some(Self::Cancelled),
+            State::Expired => Some(Self::Expired),
+            State::Superseded => Some(Self::Superseded),
+            State::Unknown => Some(Self::Unknown),
+        }
+    }
+}
+
+/// Why a waiting delivery is not on its way: its own timer first, then what holds up its lane (`held_by`, known to the
+/// process alone). `None` for one that is due and will be taken at once, and for one that does not wait.
+pub fn wait_reason(delivery: &Delivery, held_by: Option<WaitReason>, now: Timestamp) -> Option<WaitReason> {
+    if !delivery.state.is_waiting() {
+        return None;
+    }
+    if delivery.blocked {
+        return Some(WaitReason::Order);
+    }
+    let is_ahead = delivery.available_at.is_some_and(|at| at > now);
+    match delivery.state {
+        State::Scheduled if is_ahead => Some(WaitReason::Scheduled),
+        State::Deferred if is_ahead => Some(WaitReason::QuietHours),
+        State::RetryWait | State::Queued if is_ahead => Some(WaitReason::Backoff),
+        _ => held_by,
+    }
+}
+
+/// What `summary` needs beside the delivery.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Circumstances<'a> {
+    /// What it waits for, as `wait_reason` says.
+    pub waits_for: Option<WaitReason>,
+    /// The account of the newest attempt.
+    pub account: Option<&'a str>,
+    /// The account that takes it next, where there can be only one.
+    pub next_account: Option<&'a str>,
+}
+
+/// One sentence for people; never an address or content.
+pub fn summary(delivery: &Delivery, around: &Circumstances<'_>) -> String {
+    let by = |account: Option<&str>| account.map(|name| format!(" by {name}")).unwrap_or_default();
+    let (last, next) = (by(around.account), by(around.next_account));
+    let mut text = match delivery.state {
+        State::Queued | State::Scheduled | State::RetryWait | State::Deferred => waiting(delivery, around, &next),
+        State::Dispatching => format!("is being sent{last}"),
+        State::Ambiguous => ambiguous(delivery, &last),
+        State::Accepted if delivery.flags.has(Flags::SANDBOX) => "was taken by the sandbox and did not leave this installation".to_owned(),
+        State::Accepted if delivery.flags.has(Flags::CONFIRMED) => format!("was accepted{last}, which is confirmed"),
+        State::Accepted => format!("was accepted{last}; whether it reached the person is not known"),
+        State::Delivered => format!("was delivered{last}"),
+        State::Bounced => format!("came back{}", because(delivery.reason)),
+        State::Failed => format!("was refused{last}{}", because(delivery.reason)),
+        State::Suppressed => format!("was not sent{}", because(delivery.reason.or(Some(Reason::Suppressed)))),
+        State::Cancelled => format!("was not sent{}", because(delivery.reason.or(Some(Reason::Cancelled)))),
+        State::Expired => format!("was not sent in time{}", because(delivery.reason)),
+        State::Superseded => format!("was not sent{}", because(delivery.reason.or(Some(Reason::Collapsed)))),
+        State::Dead => format!("could not be sent{}", because(delivery.reason)),
+        State::Unknown => unknown(delivery.reason),
+    };
+    if delivery.state.is_end() && delivery.state != State::Unknown && delivery.certainty() == Certainty::Unknown {
+        text.push_str("; an earlier try may have been taken");
+    }
+    if delivery.flags.has(Flags::DUPLICATE_SENT) {
+        text.push_str("; it was sent twice");
+    } else if delivery.flags.has(Flags::POSSIBLE_DUPLICATE) {
+        text.push_str("; it may have been sent twice");
+    }
+    text
+}
+
+fn waiting(delivery: &Delivery, around: &Circumstances<'_>, next: &str) -> String {
+    let at = delivery.available_at.map(|at| format!(" at {}", for_people(at))).unwrap_or_default();
+    match around.waits_for {
+        Some(WaitReason::Scheduled) => format!("will be sent{at}{next}"),
+        Some(WaitReason::Backoff) => format!("will be tried again{at}{next}"),
+        Some(WaitReason::QuietHours) => format!("waits for the end of quiet hours and will be sent{at}"),
+        Some(WaitReason::Order) => "waits for an earlier message with the same ordering key".to_owned(),
+        Some(WaitReason::NoAccount) => "waits because no account can carry it: see the accounts in the configuration".to_owned(),
+        Some(WaitReason::Credential) => "waits because the account's credentials are refused".to_owned(),
+        Some(WaitReason::Paused) => "waits because sending is paused".to_owned(),
+        Some(WaitReason::Breaker) => "waits because the provider does not work at the moment".to_owned(),
+        Some(WaitReason::Rate | WaitReason::DailyCap | WaitReason::RetryBudget) => "waits for room within a limit".to_owned(),
+        Some(WaitReason::Digest | WaitReason::Policy | WaitReason::Tenant | WaitReason::Held) => "is held by a rule".to_owned(),
+        None if delivery.attempt_count > 0 => format!("will be tried again in a moment{next}"),
+        None => format!("will be sent in a moment{next}"),
+    }
+}
+
+fn ambiguous(delivery: &Delivery, last: &str) -> String {
+    let mut text = format!("may have been taken{last}, which gave no clear answer");
+    if let Some(at) = delivery.check_at {
+        // Writing to a String cannot fail.
+        let _ = write!(text, "; what to do about it is decided at {}", for_people(at));
+    }
+    text
+}
+
+fn unknown(reason: Option<Reason>) -> String {
+    let why = match reason {
+        Some(Reason::Poison) => "it was lost in several processes",
+        Some(Reason::Expired) => "a try was not answered, and then its time was over",
+        Some(Reason::Cancelled) => "a try was not answered, and then it was cancelled",
+        Some(Reason::Suppressed) => "a try was not answered, and then its address was suppressed",
+        Some(Reason::Refused) => "a try was not answered, and a later one was refused",
+        _ => "the provider never gave a clear answer",
+    };
+    format!("may or may not have been sent: {why}")
+}
+
+/// The reason in words, with what leads over to it.
+fn because(reason: Option<Reason>) -> String {
+    let words = match reason {
+        None => return String::new(),
+        Some(Reason::HardBounce) => "the mailbox does not exist",
+        Some(Reason::SoftBounce) => "the mailbox does not take mail at the moment",
+        Some(Reason::MailboxFull) => "the mailbox is full",
+        Some(Reason::DomainNotFound) => "the domain does not take mail",
+        Some(Reason::Blocked) => "the receiver blocks it",
+        Some(Reason::RecipientRefused) => "the recipient was refused",
+        Some(Reason::ContentRefused) => "the content was refused",
+        Some(Reason::RequestRefused) => "the provider did not accept the request",
+        Some(Reason::SenderRefused) => "the sender was refused",
+        Some(Reason::TooLarge) => "it is too large",
+        Some(Reason::TokenInvalid) => "the token is no longer valid",
+        Some(Reason::Suppressed) => "the address is suppressed",
+        Some(Reason::ProviderSuppressed) => "the provider suppresses the address",
+        Some(Reason::Preference) => "the person does not want it",
+        Some(Reason::Deadline | Reason::Expired) => "its deadline passed",
+        Some(Reason::Late) => "it would have come too late after its time",
+        Some(Reason::QuietHours) => "quiet hours outlasted its deadline",
+        Some(Reason::AttemptsExhausted) => "every try failed",
+        Some(Reason::Poison) => "processes died with it",
+        Some(Reason::RenderError) => "the message could not be built",
+        Some(Reason::RecipientRate) => "the person got too many messages",
+        Some(Reason::SpendCap) => "the spending limit is reached",
+        Some(Reason::DestinationNotAllowed) => "the destination is not allowed",
+        Some(Reason::NoAccount) => "no account could carry it",
+        Some(Reason::Collapsed) => "a newer message took its place",
+        Some(Reason::DuplicateCause) => "it was sent for the same cause before",
+        Some(Reason::CancelledByRequest | Reason::Cancelled) => "it was cancelled",
+        Some(Reason::CancelledByOperator) => "an operator cancelled it",
+        Some(Reason::EarlierHopSucceeded) => "another channel reached the person first",
+        Some(Reason::Erased) => "its data was erased",
+        Some(Reason::Discarded) => "an operator discarded it",
+        Some(Reason::HoldOver) => "no clear answer came",
+        Some(Reason::Refused) => "it was refused",
+    };
+    format!(": {words}")
+}
+
+/// `2027-03-01 09:00:00 UTC`.
+fn for_people(at: Timestamp) -> String {
+    let text = at.to_string();
+    let (date, time) = text.split_once('T').unwrap_or((&text, ""));
+    format!("{date} {} UTC", time.split('.').next().unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::{LaneId, NotificationId, TenantId};
+    use crate::words::{Channel, Class, Mode};
+    use proptest::prelude::*;
+    use proptest::sample::select;
+
+    const NOW: Timestamp = Timestamp::from_millis(1_800_000_000_000);
+
+    fn delivery(state: State) -> Delivery {
+        let is_waiting = state.is_waiting();
+        Delivery {
+            id: NotificationId::new(NOW, [3; 10]).delivery(1),
+            tenant: TenantId(1),
+            mode: Mode::Live,
+            channel: Channel::Email,
+            class: Class::Transactional,
+            lane: LaneId(1),
+            category: "default".to_owned(),
+            state,
+            version: 1,
+            generation: 1,
+            attempt_number: 0,
+            attempt_count: 0,
+            attempts_used: 0,
+            attempt_limit: 10,
+            lost_count: 0,
+            build_failures: 0,
+            unresolved: 0,
+            no_resend: None,
+            available_at: is_waiting.then_some(NOW),
+            blocked: false,
+            lease_expires_at: None,
+            lease_owner: None,
+            account: None,
+            attempt_started_at: None,
+            ambiguous_since: None,
+            check_at: None,
+            rung: 0,
+            expires_at: NOW,
+            flags: Flags::default(),
+            reason: None,
+            settled_at: None,
+        }
+    }
+
+    #[test]
+    fn the_status_of_mixed_ends_is_the_documented_one() {
+        use State::*;
+        for (states, status) in [
+            (&[Queued][..], Status::Processing),
+            (&[Scheduled], Status::Scheduled),
+            (&[Scheduled, Delivered, Bounced], Status::Scheduled),
+            (&[Scheduled, Queued], Status::Processing),
+            (&[Ambiguous, Delivered], Status::Processing),
+            (&[Accepted, Accepted], Status::Accepted),
+            (&[Accepted, Delivered], Status::Accepted),
+            (&[Delivered, Delivered], Status::Delivered),
+            (&[Failed, Bounced, Dead], Status::Failed),
+            (&[Delivered, Bounced], Status::PartiallyFailed),
+            (&[Accepted, Unknown], Status::PartiallyFailed),
+            (&[Suppressed, Suppressed], Status::Suppressed),
+            (&[Suppressed, Expired], Status::Failed),
+            (&[Suppressed, Unknown], Status::Unknown),
+            (&[Unknown], Status::Unknown),
+            (&[Superseded], Status::Superseded),
+            (&[Cancelled], Status::Cancelled),
+        ] {
+            assert_eq!(Status::of(states.iter().copied()), status, "{states:?}");
+        }
+    }
+
+    #[test]
+    fn its_own_timer_is_named_before_what_holds_up_the_lane() {
+        let held = Some(WaitReason::NoAccount);
+        for (state, ahead, reason) in [
+            (State::Scheduled, true, Some(WaitReason::Scheduled)),
+            (State::RetryWait, true, Some(WaitReason::Backoff)),
+            (State::Deferred, true, Some(WaitReason::QuietHours)),
+            (State::Queued, false, held),
+            (State::Scheduled, false, held),
+            (State::Dispatching, false, None),
+            (State::Accepted, false, None),
+        ] {
+            let mut delivery = delivery(state);
+            delivery.available_at = delivery.available_at.map(|at| if ahead { at.plus(std::time::Duration::from_secs(1)) } else { at });
+            assert_eq!(wait_reason(&delivery, held, NOW), reason, "{state}");
+        }
+        let blocked = Delivery { blocked: true, ..delivery(State::Queued) };
+        assert_eq!(wait_reason(&blocked, held, NOW), Some(WaitReason::Order));
+        assert_eq!(wait_reason(&delivery(State::Queued), None, NOW), None);
+    }
+
+    #[test]
+    fn a_retry_says_when_and_by_whom() {
+        let around = Circumstances { waits_for: Some(WaitReason::Backoff), account: Some("relay"), next_account: Some("relay") };
+        assert_eq!(summary(&delivery(State::RetryWait), &around), "will be tried again at 2027-01-15 08:00:00 UTC by relay");
+    }
+
+    #[test]
+    fn what_may_be_doubled_is_said_in_every_state() {
+        for state in State::ALL {
+            let mut delivery = delivery(*state);
+            delivery.flags = Flags::POSSIBLE_DUPLICATE;
+            assert!(summary(&delivery, &Circumstances::default()).ends_with("; it may have been sent twice"), "{state}");
+        }
+    }
+
+    #[test]
+    fn sentences_for_all_states_and_reasons() {
+        let mut text = String::new();
+        let around = Circumstances { account: Some("relay"), ..Circumstances::default() };
+        for state in State::ALL {
+            writeln!(text, "{state}: {}", summary(&delivery(*state), &around)).unwrap();
+        }
+        for reason in Reason::ALL {
+            let failed = Delivery { reason: Some(*reason), ..delivery(State::Failed) };
+            writeln!(text, "failed/{reason}: {}", summary(&failed, &around)).unwrap();
+        }
+        insta::assert_snapshot!(text);
+    }
+
+    proptest! {
+        #[test]
+        fn open_deliveries_alone_make_a_notification_open(states in proptest::collection::vec(select(State::ALL), 1..8)) {
+            let status = Status::of(states.iter().copied());
+            let is_open = states.iter().any(|state| state.is_open());
+            prop_assert_eq!(matches!(status, Status::Processing | Status::Scheduled), is_open);
+        }
+
+        #[test]
+        fn the_order_of_deliveries_does_not_matter(mut states in proptest::collection::vec(select(State::ALL), 1..8), by in 0_usize..8) {
+            let status = Status::of(states.iter().copied());
+            let by = by % states.len();
+            states.rotate_left(by);
+            prop_assert_eq!(status, Status::of(states.iter().copied()));
+            states.reverse();
+            prop_assert_eq!(status, Status::of(states));
+        }
+
+        #[test]
+        fn nothing_bad_is_hidden_behind_a_good_word(states in proptest::collection::vec(select(State::ALL), 1..8)) {
+            if matches!(Status::of(states.iter().copied()), Status::Delivered | Status::Accepted) {
+                prop_assert!(states.iter().all(|state| matches!(state, State::Accepted | State::Delivered)));
+            }
+        }
+    }
+}

@@ -1,0 +1,464 @@
+//! What an event does to a delivery: the row as it is to be, the attempt to record, the events to tell.
+//! Which state an event leads to is the table in `state`; which candidates go out is `judge`'s.
+
+use std::time::Duration;
+
+use crate::delivery::{AttemptRecord, Change, Delivery, EventRecord, EventType, Flags};
+use crate::ids::{AccountId, DeliveryId, InstanceId};
+use crate::outcome::{NotSent, Outcome, Refusal, Report};
+use crate::policy::{BUILD_RETRY, OnAmbiguous, POISON_LOSSES, Rules};
+use crate::state::{Event, Evidence, Facts, Next, State, reason_behind};
+use crate::time::Timestamp;
+use crate::words::{AttemptOutcome, Class, Reason};
+
+/// The outcome of one call, ready to be written.
+#[derive(Debug, Clone)]
+pub struct Finish {
+    /// Which delivery.
+    pub id: DeliveryId,
+    /// The lease's epoch under which the call ran.
+    pub number: u16,
+    /// Which logical send it was.
+    pub generation: u16,
+    /// By which account.
+    pub account: AccountId,
+    /// When its claim was committed.
+    pub started_at: Timestamp,
+    /// When the outcome was known.
+    pub finished_at: Timestamp,
+    /// The outcome itself.
+    pub report: Report,
+    /// Random, in `0.0..1.0`, for the delay before the next try.
+    pub jitter: f64,
+    /// Where the account stands in its route.
+    pub position: RoutePosition,
+    /// Until when receipts may come after an acceptance; `None` where the account reports nothing.
+    pub receipt_window: Option<Duration>,
+    /// The sandbox took it.
+    pub sandbox: bool,
+    /// The id by which receipts will find the attempt.
+    pub match_key: Option<String>,
+    /// Refused copies, sealed.
+    pub copies: Option<Vec<u8>>,
+}
+
+/// Where an account stands in the route of a delivery.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RoutePosition {
+    /// It is not the first.
+    pub is_failover: bool,
+    /// The route has another one.
+    pub has_other: bool,
+    /// The route has one behind it.
+    pub has_later: bool,
+}
+
+/// What the store knows when an outcome comes in.
+#[derive(Debug, Clone)]
+pub struct FinishFacts {
+    /// The delivery: its queue row, or its record once it has left the queue.
+    pub delivery: Delivery,
+    /// What is recorded of this very attempt already.
+    pub recorded: Option<AttemptOutcome>,
+    /// Generations of which an acceptance is recorded.
+    pub accepted_generations: Vec<u16>,
+}
+
+/// What became of a `Finish`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Landed {
+    /// Written; the delivery as it is now.
+    Moved(Box<Delivery>),
+    /// It was written before, or says nothing new.
+    Already,
+    /// The row moved between reading and writing; give it again.
+    Fenced,
+    /// Neither queue nor record knows the delivery: it was purged.
+    Gone,
+}
+
+/// Writes the outcome of a call (rows 7 to 13, 17, 26, 27 and 33); `None` where it says nothing new.
+pub fn finish(rules: &Rules, facts: &FinishFacts, item: &Finish, now: Timestamp) -> Option<Change> {
+    let delivery = &facts.delivery;
+    let is_open = matches!(facts.recorded, None | Some(AttemptOutcome::Lost | AttemptOutcome::Ambiguous | AttemptOutcome::InFlight));
+    if !is_open {
+        return None;
+    }
+    let is_current = item.number == delivery.attempt_number && item.generation == delivery.generation;
+    match delivery.state {
+        State::Dispatching | State::Ambiguous if is_current => land(rules, facts, item, now),
+        _ => land_late(facts, item, now),
+    }
+}
+
+/// A claim was cleared for a call by `account` (row 2).
+pub fn dispatch(delivery: &Delivery, account: AccountId, instance: InstanceId, lease_until: Timestamp, now: Timestamp) -> Option<Change> {
+    let mut draft = Draft::of(delivery);
+    draft.after.attempt_number += 1;
+    draft.after.account = Some(account);
+    draft.after.attempt_started_at = Some(now);
+    draft.after.lease_expires_at = Some(lease_until);
+    draft.after.lease_owner = Some(instance);
+    if delivery.generation >= 2 && delivery.unresolved > 0 {
+        draft.after.flags = draft.after.flags.with(Flags::POSSIBLE_DUPLICATE);
+    }
+    draft.step(Event::Cleared, None, now)
+}
+
+/// Ends a waiting row that is past `expires_at`, or too late after its `send_at` (row 3, S-048, S-071).
+pub fn expire(rules: &Rules, delivery: &Delivery, now: Timestamp) -> Option<Change> {
+    let lateness = rules.of(delivery.class).max_lateness;
+    let due = delivery.available_at.filter(|_| delivery.state == State::Scheduled);
+    let reason = if now >= delivery.expires_at {
+        Reason::Deadline
+    } else if due.is_some_and(|due| now > due.plus(lateness)) {
+        Reason::Late
+    } else {
+        return None;
+    };
+    Draft::of(delivery).step(Event::Overdue, Some(reason), now)
+}
+
+/// Ends a waiting row that is suppressed, or was cancelled or superseded while a call was running (rows 4, 24, 25).
+pub fn stop(delivery: &Delivery, reason: Reason, now: Timestamp) -> Option<Change> {
+    let event = match reason {
+        Reason::Suppressed | Reason::Preference => Event::Suppressed,
+        Reason::Collapsed => Event::Collapsed,
+        _ => Event::Cancelled,
+    };
+    Draft::of(delivery).step(event, Some(reason), now)
+}
+
+/// Judges a row whose lease ended: its call may have gone out (row 14, S-036). `was_accepted` tells that evidence of an
+/// earlier generation waits to be applied (row 15).
+pub fn reap(rules: &Rules, delivery: &Delivery, was_accepted: bool, now: Timestamp) -> Option<Change> {
+    let mut draft = Draft::of(delivery);
+    draft.after.attempt_count += 1;
+    draft.after.lost_count += 1;
+    draft.after.unresolved += 1;
+    let since = delivery.lease_expires_at.unwrap_or(now).min(now);
+    draft.hold_from(rules, since);
+    draft.attempt = Some(AttemptRecord {
+        number: delivery.attempt_number,
+        generation: delivery.generation,
+        account: delivery.account,
+        started_at: delivery.attempt_started_at.unwrap_or(since),
+        finished_at: None,
+        outcome: AttemptOutcome::Lost,
+        accepted_at: None,
+        late: false,
+        provider_code: None,
+        provider_message_id: None,
+        match_key: None,
+        detail: Some("the process that made the call did not report its outcome".to_owned()),
+    });
+    if was_accepted {
+        return draft.step_from(State::Ambiguous, Event::Evidence(Evidence::Taken), None, now);
+    }
+    draft.step(Event::LeaseLost, None, now)
+}
+
+/// Decides about an ambiguous row whose hold is over (rows 18 to 20).
+pub fn check(rules: &Rules, delivery: &Delivery, was_accepted: bool, now: Timestamp) -> Option<Change> {
+    if delivery.check_at.is_none_or(|check_at| now < check_at) {
+        return None;
+    }
+    let mut draft = Draft::of(delivery);
+    if was_accepted {
+        return draft.step(Event::Evidence(Evidence::Taken), None, now);
+    }
+    let policy = rules.on_ambiguous(&delivery.category, delivery.class, delivery.channel);
+    let ending = if let Some(reason) = delivery.no_resend {
+        Some(match reason {
+            Reason::Collapsed => Reason::Collapsed,
+            _ => Reason::Cancelled,
+        })
+    } else if delivery.lost_count >= POISON_LOSSES {
+        Some(Reason::Poison)
+    } else if policy == OnAmbiguous::Hold || delivery.generation >= 2 {
+        Some(Reason::HoldOver)
+    } else if now >= delivery.expires_at {
+        Some(Reason::Expired)
+    } else {
+        None
+    };
+    if let Some(reason) = ending {
+        return draft.step(Event::HoldOver, Some(reason), now);
+    }
+    draft.after.generation += 1;
+    draft.after.available_at = Some(now);
+    draft.step(Event::HoldOverResend, None, now)
+}
+
+/// An outcome under the running epoch (rows 7 to 13, 33), or of an epoch whose lease was lost since (row 17).
+fn land(rules: &Rules, facts: &FinishFacts, item: &Finish, now: Timestamp) -> Option<Change> {
+    let delivery = &facts.delivery;
+    let is_late = delivery.state == State::Ambiguous;
+    let mut draft = Draft::of(delivery);
+    if is_late {
+        // The reaper counted the call and called it unresolved; its own result resolves it first.
+        draft.after.unresolved = draft.after.unresolved.saturating_sub(1);
+    } else {
+        draft.after.attempt_count += 1;
+    }
+    draft.attempt = Some(record(item, item.report.outcome.word(), is_late));
+    draft.copies.clone_from(&item.copies);
+
+    let taken_before = !facts.accepted_generations.is_empty();
+    let is_accepted = matches!(item.report.outcome, Outcome::Accepted { .. });
+    if taken_before && !is_accepted {
+        // An earlier generation was taken, as became known while this call ran (rows 15 and 18).
+        return draft.step_from(State::Ambiguous, Event::Evidence(Evidence::Taken), None, now);
+    }
+    match &item.report.outcome {
+        Outcome::Accepted { .. } => land_accepted(draft, facts, item, now),
+        Outcome::NotSent { why, retry_after } => land_not_sent(draft, rules, item, *why, *retry_after, now),
+        Outcome::Throttled { retry_after } => {
+            let wait = if item.position.has_other { Duration::ZERO } else { retry_after.unwrap_or(Duration::from_secs(1)) };
+            draft.wait_for_account(now.plus(wait.mul_f64(1.0 + item.jitter / 10.0)), now)
+        }
+        Outcome::Credential => draft.wait_for_account(now, now),
+        Outcome::Refused { by, reason } => match by {
+            Refusal::Sender if item.position.has_later => draft.wait_until(now).step(Event::RefusedHere, None, now),
+            Refusal::Recipient { listed: true, .. } => draft.step(Event::RefusedListed, Some(Reason::ProviderSuppressed), now),
+            Refusal::Sender | Refusal::Recipient { .. } | Refusal::Content | Refusal::Request => {
+                draft.step(Event::Refused, Some(*reason), now)
+            }
+        },
+        Outcome::Ambiguous if is_late => None,
+        Outcome::Ambiguous => {
+            draft.after.unresolved += 1;
+            draft.hold_from(rules, now);
+            draft.step(Event::Ambiguous, None, now)
+        }
+        Outcome::NotStarted => {
+            draft.after.attempt_count = draft.after.attempt_count.saturating_sub(1);
+            draft.wait_until(now).step(Event::NotStarted, None, now)
+        }
+        Outcome::BuildFailed => {
+            draft.after.attempt_count = draft.after.attempt_count.saturating_sub(1);
+            draft.after.build_failures += 1;
+            if draft.after.build_failures >= 2 {
+                draft.step(Event::BuildFailed, Some(Reason::RenderError), now)
+            } else {
+                draft.wait_until(now.plus(BUILD_RETRY)).step(Event::BuildFailedAgain, None, now)
+            }
+        }
+    }
+}
+
+fn land_accepted(mut draft: Draft, facts: &FinishFacts, item: &Finish, now: Timestamp) -> Option<Change> {
+    draft.accept(facts, item);
+    if item.position.is_failover {
+        draft.after.flags = draft.after.flags.with(Flags::VIA_FAILOVER);
+    }
+    if item.sandbox {
+        draft.after.flags = draft.after.flags.with(Flags::SANDBOX);
+    }
+    draft.after.settled_at = Some(item.receipt_window.map_or(now, |window| now.plus(window)));
+    draft.step(Event::Accepted, None, now)
+}
+
+fn land_not_sent(
+    mut draft: Draft,
+    rules: &Rules,
+    item: &Finish,
+    why: NotSent,
+    retry_after: Option<Duration>,
+    now: Timestamp,
+) -> Option<Change> {
+    let retry = &rules.of(draft.before.class).retry;
+    let failures = match why {
+        NotSent::Route if item.position.has_later => return draft.wait_until(now).step(Event::RefusedHere, None, now),
+        NotSent::Route => return draft.step(Event::Refused, Some(Reason::NoAccount), now),
+        NotSent::Unreachable => draft.before.attempt_count.saturating_sub(draft.before.attempts_used),
+        NotSent::Answered => {
+            draft.after.attempts_used += 1;
+            if draft.after.attempts_used >= draft.before.attempt_limit {
+                return draft.step(Event::NotSentUsedUp, Some(Reason::AttemptsExhausted), now);
+            }
+            draft.before.attempts_used
+        }
+    };
+    let moves_on = draft.before.class == Class::Critical && item.position.has_other;
+    let delay = if moves_on { Duration::ZERO } else { retry.delay(why, failures, retry_after, item.jitter) };
+    let next = now.plus(delay);
+    if next >= draft.before.expires_at {
+        return draft.step(Event::NotSentPastExpiry, Some(Reason::Deadline), now);
+    }
+    draft.wait_until(next).step(Event::NotSentAgain, None, now)
+}
+
+/// A result of an older epoch or generation: evidence, never a command (rows 26 and 27, S-034).
+fn land_late(facts: &FinishFacts, item: &Finish, now: Timestamp) -> Option<Change> {
+    let delivery = &facts.delivery;
+    let mut draft = Draft::of(delivery);
+    let word = item.report.outcome.word();
+    if facts.recorded.is_some() {
+        draft.after.unresolved = draft.after.unresolved.saturating_sub(1);
+        if word == AttemptOutcome::NotStarted {
+            // The reaper counted a call that never was one.
+            draft.after.attempt_count = draft.after.attempt_count.saturating_sub(1);
+        }
+    }
+    draft.attempt = Some(record(item, word, true));
+    match item.report.outcome {
+        Outcome::Ambiguous => None,
+        Outcome::Accepted { .. } => {
+            draft.accept(facts, item);
+            if delivery.attempt_number == item.number {
+                // The resend that was due for the next generation does not happen.
+                draft.after.generation = item.generation;
+            }
+            let settled = delivery.settled_at.unwrap_or(now);
+            draft.after.settled_at = Some(item.receipt_window.map_or(now, |window| settled.max(now.plus(window))));
+            draft.step(Event::StaleAcceptance, None, now)
+        }
+        Outcome::NotSent { .. }
+        | Outcome::Throttled { .. }
+        | Outcome::Refused { .. }
+        | Outcome::Credential
+        | Outcome::NotStarted
+        | Outcome::BuildFailed => draft.step(Event::StaleDenial, None, now),
+    }
+}
+
+fn record(item: &Finish, outcome: AttemptOutcome, late: bool) -> AttemptRecord {
+    let provider_message_id = match &item.report.outcome {
+        Outcome::Accepted { message_id, .. } => message_id.clone(),
+        _ => None,
+    };
+    AttemptRecord {
+        number: item.number,
+        generation: item.generation,
+        account: Some(item.account),
+        started_at: item.started_at,
+        finished_at: Some(item.finished_at),
+        outcome,
+        accepted_at: None,
+        late,
+        provider_code: item.report.code.clone(),
+        provider_message_id,
+        match_key: item.match_key.clone(),
+        detail: item.report.detail.clone(),
+    }
+}
+
+/// A change in the making.
+struct Draft {
+    before: Delivery,
+    after: Delivery,
+    attempt: Option<AttemptRecord>,
+    facts_only: Vec<EventType>,
+    copies: Option<Vec<u8>>,
+}
+
+impl Draft {
+    fn of(delivery: &Delivery) -> Self {
+        Self { before: delivery.clone(), after: delivery.clone(), attempt: None, facts_only: Vec::new(), copies: None }
+    }
+
+    fn wait_until(mut self, at: Timestamp) -> Self {
+        self.after.available_at = Some(at);
+        self
+    }
+
+    fn hold_from(&mut self, rules: &Rules, since: Timestamp) {
+        self.after.ambiguous_since = Some(since);
+        self.after.rung = 0;
+        self.after.check_at = Some(since.plus(rules.of(self.before.class).ambiguity.hold));
+    }
+
+    fn wait_for_account(self, next: Timestamp, now: Timestamp) -> Option<Change> {
+        let past_expiry = next >= self.before.expires_at;
+        self.wait_until(next).step(Event::AccountAtFault { past_expiry }, past_expiry.then_some(Reason::Deadline), now)
+    }
+
+    /// Records the acceptance of a generation; a second one, or another generation's, is a doubled send (S-112, S-126).
+    fn accept(&mut self, facts: &FinishFacts, item: &Finish) {
+        let again = facts.accepted_generations.contains(&item.generation);
+        if let Some(attempt) = &mut self.attempt {
+            attempt.accepted_at = (!again).then_some(item.finished_at);
+            if again {
+                attempt.outcome = AttemptOutcome::AcceptedAgain;
+            }
+        }
+        if !facts.accepted_generations.is_empty() && !self.before.flags.has(Flags::DUPLICATE_SENT) {
+            self.after.flags = self.after.flags.with(Flags::DUPLICATE_SENT);
+            self.facts_only.push(EventType::DuplicateSent);
+        }
+    }
+
+    fn step(self, event: Event, reason: Option<Reason>, now: Timestamp) -> Option<Change> {
+        let from = self.before.state;
+        self.step_from(from, event, reason, now)
+    }
+
+    /// Asks the table and fills in what every move sets.
+    fn step_from(mut self, from: State, event: Event, reason: Option<Reason>, now: Timestamp) -> Option<Change> {
+        let facts = Facts {
+            unresolved: self.after.unresolved,
+            called: self.after.attempt_count > 0,
+            was_accepted: matches!(self.before.state, State::Accepted | State::Delivered | State::Bounced),
+            channel: self.before.channel,
+            reason: self.before.reason,
+        };
+        let to = match from.after(event, &facts) {
+            Next::To(to) => to,
+            // News for a row that stays where it is: recorded beside the state.
+            Next::Same | Next::Pending if self.attempt.is_some() => self.before.state,
+            Next::Same | Next::Pending | Next::Refused => return None,
+        };
+        self.after.version += 1;
+        if to != self.before.state {
+            let intended = match from.after(event, &Facts { unresolved: 0, ..facts }) {
+                Next::To(intended) => intended,
+                Next::Same | Next::Pending | Next::Refused => to,
+            };
+            let behind = reason_behind(intended).filter(|_| to == State::Unknown);
+            self.enter(to, behind.or(reason), now);
+        }
+        let entry = EventType::of_entry(to).filter(|_| to != self.before.state);
+        let (smtp_code, enhanced_code) =
+            self.attempt.as_ref().and_then(|attempt| attempt.provider_code.as_deref()).map_or((None, None), codes);
+        let events = entry.into_iter().chain(self.facts_only);
+        let events = events.map(|kind| EventRecord { kind, occurred_at: now, smtp_code, enhanced_code: enhanced_code.clone() }).collect();
+        Some(Change { before: self.before, after: self.after, attempt: self.attempt, events, copies: self.copies })
+    }
+
+    /// Sets the columns that belong to a state and clears those that belong to others.
+    fn enter(&mut self, to: State, reason: Option<Reason>, now: Timestamp) {
+        let after = &mut self.after;
+        after.state = to;
+        if !to.is_waiting() {
+            after.available_at = None;
+            after.blocked = false;
+        }
+        if to != State::Dispatching {
+            after.lease_expires_at = None;
+            after.lease_owner = None;
+        }
+        if to != State::Ambiguous {
+            after.ambiguous_since = None;
+            after.check_at = None;
+        }
+        if to.is_open() {
+            after.settled_at = None;
+            after.reason = None;
+        } else {
+            after.reason = reason;
+            after.settled_at = Some(if to == State::Accepted { after.settled_at.unwrap_or(now) } else { now });
+        }
+    }
+}
+
+/// The reply code and enhanced code in a provider code such as `550 5.1.1`.
+fn codes(code: &str) -> (Option<i16>, Option<String>) {
+    let (reply, enhanced) = code.split_once(' ').unwrap_or((code, ""));
+    let smtp_code = reply.parse().ok().filter(|code| (200..600).contains(code));
+    (smtp_code, smtp_code.and(Some(enhanced).filter(|enhanced| !enhanced.is_empty()).map(str::to_owned)))
+}
+
+#[cfg(test)]
+#[path = "transition_tests.rs"]
+mod tests;

@@ -1,0 +1,155 @@
+//! The HTTP side: which paths there are, and the server that serves them. What a path means is its own file's business.
+
+use std::future::Future;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use actix_web::dev::ServerHandle;
+use actix_web::http::header;
+use actix_web::middleware::from_fn;
+use actix_web::{App as Routes, HttpResponse, HttpResponseBuilder, HttpServer, web};
+use tidings_core::store::{Store, StoreError};
+use tokio::runtime::Handle;
+
+use crate::app::App;
+use problem::Problem;
+
+pub mod auth;
+mod body;
+mod codes;
+mod docs;
+mod finds;
+mod frame;
+mod health;
+mod html;
+mod message;
+mod notifications;
+mod page;
+pub mod problem;
+mod query;
+mod read;
+mod sandbox;
+#[cfg(test)]
+mod tests;
+pub mod view;
+
+/// What a handler may take once the body is there (S-013).
+const BUDGET: Duration = Duration::from_secs(5);
+/// How long the head of a request may take to arrive.
+const HEAD_PATIENCE: Duration = Duration::from_secs(5);
+/// Workers only parse, seal and wait for the writer: more of them than cores help nobody.
+const MOST_WORKERS: usize = 4;
+/// Connections of one worker; more wait in the kernel.
+const CONNECTIONS: usize = 4_096;
+
+/// What every handler has.
+pub struct Api {
+    app: Arc<App>,
+    keys: auth::Keys,
+    room: body::Room,
+    runtime: Handle,
+}
+
+impl Api {
+    /// Handlers of this process; store calls run on the present runtime.
+    pub fn new(app: Arc<App>) -> Self {
+        Self { app, keys: auth::Keys::new(), room: body::Room::new(), runtime: Handle::current() }
+    }
+
+    /// Asks the store, within the budget. The call runs on the process's runtime: a connection that is opened by it
+    /// must not depend on the worker thread of one request, which ends before the last commits do.
+    async fn read<T, F>(&self, question: impl FnOnce(Arc<dyn Store>) -> F) -> Result<T, Problem>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, StoreError>> + Send + 'static,
+    {
+        let task = self.runtime.spawn(question(self.app.store.clone()));
+        match tokio::time::timeout(BUDGET, task).await {
+            Ok(Ok(answer)) => answer.map_err(|err| Problem::store(&err)),
+            Ok(Err(panic)) => Err(Problem::internal(&panic)),
+            Err(late) => Err(Problem::store(&StoreError::Busy(Box::new(late)))),
+        }
+    }
+}
+
+/// A server that listens.
+pub struct Server {
+    /// Where, with the port that was chosen.
+    pub address: SocketAddr,
+    /// Stops it.
+    pub handle: ServerHandle,
+}
+
+/// Why nothing listens.
+#[derive(Debug, thiserror::Error)]
+pub enum ListenError {
+    /// Another process has the port.
+    #[error("{0} is in use by another process: choose another with server.bind (TIDINGS__SERVER__BIND)")]
+    InUse(SocketAddr),
+    /// Anything else.
+    #[error("cannot listen at {0} (server.bind)")]
+    Refused(SocketAddr, #[source] std::io::Error),
+}
+
+/// Starts to serve. The server goes on by itself until its handle stops it; signals are not its business.
+///
+/// # Errors
+/// When the address cannot be used.
+pub async fn listen(app: Arc<App>) -> Result<Server, ListenError> {
+    let bind = app.settings.server.bind;
+    let api = web::Data::new(Api::new(app.clone()));
+    let workers = std::thread::available_parallelism().map_or(1, usize::from).min(MOST_WORKERS);
+    // A request that runs when the server stops gets its budget.
+    let shutdown = BUDGET.as_secs() + 1;
+    let server = HttpServer::new(move || Routes::new().app_data(api.clone()).wrap(from_fn(frame::frame)).configure(routes))
+        .workers(workers)
+        .max_connections(CONNECTIONS)
+        .keep_alive(Duration::from_secs(75))
+        .client_request_timeout(HEAD_PATIENCE)
+        .client_disconnect_timeout(Duration::from_secs(1))
+        .tcp_nodelay(true)
+        .shutdown_timeout(shutdown)
+        .disable_signals()
+        .bind(bind)
+        .map_err(|err| match err.kind() {
+            std::io::ErrorKind::AddrInUse => ListenError::InUse(bind),
+            _ => ListenError::Refused(bind, err),
+        })?;
+    let address = server.addrs().first().copied().unwrap_or(bind);
+    let server = server.run();
+    let handle = server.handle();
+    tokio::spawn(async move {
+        if let Err(error) = server.await {
+            tracing::error!(%error, "the HTTP server ended");
+        }
+    });
+    Ok(Server { address, handle })
+}
+
+/// Every path. What is not named here is `404`, with another method `405`.
+pub fn routes(config: &mut web::ServiceConfig) {
+    config
+        .service(web::resource("/v1/notifications").route(web::post().to(notifications::accept)))
+        .service(web::resource("/v1/notifications/by-key").route(web::get().to(notifications::by_key)))
+        .service(web::resource("/v1/notifications/{id}").route(web::get().to(notifications::by_id)))
+        .service(web::resource("/v1/sandbox/messages").route(web::get().to(sandbox::list)).route(web::delete().to(sandbox::clear)))
+        .service(web::resource("/v1/sandbox/messages/{id}").route(web::get().to(sandbox::one)))
+        .service(web::resource("/v1/sandbox/messages/{id}/attachments/{number}").route(web::get().to(sandbox::attachment)))
+        .service(web::resource("/sandbox").route(web::get().to(page::list)))
+        .service(web::resource("/sandbox/{id}").route(web::get().to(page::message)))
+        .service(web::resource("/sandbox/{id}/attachments/{number}").route(web::get().to(page::attachment)))
+        .service(web::resource("/healthz").route(web::get().to(health::healthz)).route(web::head().to(health::healthz)))
+        .service(web::resource("/readyz").route(web::get().to(health::readyz)).route(web::head().to(health::readyz)))
+        .service(web::resource("/version").route(web::get().to(health::version)))
+        .service(web::resource("/docs").route(web::get().to(docs::index)))
+        .service(web::resource("/docs/style.css").route(web::get().to(html::style)))
+        .service(web::resource("/docs/reasons").route(web::get().to(docs::reasons)))
+        .service(web::resource("/docs/errors/{code}").route(web::get().to(docs::error)))
+        .default_service(web::to(|| async { Err::<HttpResponse, _>(Problem::of_status(actix_web::http::StatusCode::NOT_FOUND)) }));
+}
+
+fn json(mut answer: HttpResponseBuilder, body: Vec<u8>) -> HttpResponse {
+    answer.insert_header((header::CONTENT_TYPE, header::HeaderValue::from_static("application/json")));
+    answer.body(body)
+}

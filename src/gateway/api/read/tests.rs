@@ -1,0 +1,174 @@
+//! Reads of a notification in the middle of its life.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tidings_core::adapter::{Abilities, Adapter, ContentFault, Idempotency, Lookup, Outgoing};
+use tidings_core::content::Content;
+use tidings_core::ids::{InstanceId, LaneId, NotificationId, TenantId};
+use tidings_core::outcome::{Outcome, RefusedCopy, Report};
+use tidings_core::words::{Class, Mode};
+
+use super::*;
+use crate::routing::{Account, MAIN_ROUTE, Route};
+use crate::sealed::Address;
+
+const NOW: Timestamp = Timestamp::from_millis(1_800_000_000_000);
+
+struct Silent;
+
+#[async_trait]
+impl Adapter for Silent {
+    fn abilities(&self) -> Abilities {
+        let (idempotency, lookup) = (Idempotency::None, Lookup::None);
+        Abilities { channel: Channel::Email, idempotency, lookup, visibility_lag: Duration::ZERO, receipts: false }
+    }
+    fn check(&self, _: &Content) -> Result<(), Vec<ContentFault>> {
+        Ok(())
+    }
+    async fn send(&self, _: &Outgoing) -> Report {
+        Report::new(Outcome::NotStarted)
+    }
+}
+
+fn routing(is_on: bool) -> Routing {
+    let account = Arc::new(Account {
+        id: AccountId(1),
+        name: "relay".to_owned(),
+        kind: "smtp".to_owned(),
+        adapter: Arc::new(Silent),
+        from: None,
+        sends_as: Vec::new(),
+        is_on,
+        concurrency: 1,
+        rate: None,
+    });
+    let (lane, channel, class) = (LaneId(1), Channel::Email, Class::Transactional);
+    let route = Route { lane, channel, class, name: MAIN_ROUTE, accounts: vec![account.clone()] };
+    Routing { routes: vec![route], accounts: vec![account], sandbox_only: false }
+}
+
+fn keyring() -> Keyring {
+    Keyring::derive(&[7; 32])
+}
+
+/// A delivery that was refused for the time being once, by an account that is gone, and is being sent again.
+fn second_try() -> StoredNotification {
+    let id = NotificationId::new(NOW, [1; 10]);
+    let delivery = Delivery {
+        id: id.delivery(1),
+        tenant: TenantId(1),
+        mode: Mode::Live,
+        channel: Channel::Email,
+        class: Class::Transactional,
+        lane: LaneId(1),
+        category: "receipt".to_owned(),
+        state: State::Dispatching,
+        version: 4,
+        generation: 1,
+        attempt_number: 2,
+        attempt_count: 2,
+        attempts_used: 1,
+        attempt_limit: 10,
+        lost_count: 0,
+        build_failures: 0,
+        unresolved: 0,
+        no_resend: None,
+        available_at: None,
+        blocked: false,
+        lease_expires_at: Some(NOW.plus(Duration::from_secs(60))),
+        lease_owner: Some(InstanceId(1)),
+        account: Some(AccountId(1)),
+        attempt_started_at: Some(NOW),
+        ambiguous_since: None,
+        check_at: None,
+        rung: 0,
+        expires_at: NOW.plus(Duration::from_secs(3_600)),
+        flags: Flags::default(),
+        reason: None,
+        settled_at: None,
+    };
+    let first = AttemptRecord {
+        number: 1,
+        generation: 1,
+        account: Some(AccountId(9)),
+        started_at: NOW.minus(Duration::from_secs(30)),
+        finished_at: Some(NOW.minus(Duration::from_secs(29))),
+        outcome: AttemptOutcome::NotSent,
+        accepted_at: None,
+        late: false,
+        provider_code: Some("451 4.7.1".to_owned()),
+        provider_message_id: None,
+        match_key: None,
+        detail: Some("greylisted".to_owned()),
+    };
+    let mailbox = "Ada <ada@example.com>".parse().unwrap();
+    let address = Address { written: "Ada <ada@example.com>".to_owned(), mailbox, metadata: vec![("seat".to_owned(), "4A".to_owned())] };
+    let refused_copies = vec![RefusedCopy { address: "cc@example.com".to_owned(), code: "550 5.1.1".to_owned() }];
+    let mut copies = Report::new(Outcome::Accepted { message_id: None, refused_copies });
+    copies.accepted_copies.push("bcc@example.com".to_owned());
+    let stored = StoredDelivery {
+        address: Some(sealed::seal_address(&keyring(), delivery.id, &address)),
+        reference: Some(sealed::seal_reference(&keyring(), delivery.id, "user_42")),
+        copies: sealed::seal_copies(&keyring(), delivery.id, &copies),
+        message_id: Some(format!("{}@example.com", delivery.id)),
+        updated_at: NOW,
+        attempts: vec![first],
+        delivery,
+    };
+    StoredNotification {
+        tenant: TenantId(1),
+        id,
+        mode: Mode::Live,
+        idempotency_key: "order-10432".to_owned(),
+        category: "receipt".to_owned(),
+        class: Class::Transactional,
+        tags: vec!["a".to_owned()],
+        metadata: sealed::seal_metadata(&keyring(), id, &[("order".to_owned(), "10432".to_owned())]),
+        send_at: None,
+        expires_at: NOW.plus(Duration::from_secs(3_600)),
+        deliveries: vec![stored],
+    }
+}
+
+fn read(stored: &StoredNotification, routing: &Routing, sees_addresses: bool) -> serde_json::Value {
+    let former_accounts = HashMap::from([(AccountId(9), "old-relay".to_owned())]);
+    let reader = Reader { keyring: &keyring(), routing, former_accounts: &former_accounts, sees_addresses, now: NOW };
+    serde_json::from_slice(&reader.render(stored).unwrap()).unwrap()
+}
+
+#[test]
+fn a_running_call_is_shown_beside_the_finished_ones() {
+    insta::assert_json_snapshot!(read(&second_try(), &routing(true), true));
+}
+
+#[test]
+fn without_the_scope_no_address_is_shown() {
+    let body = read(&second_try(), &routing(true), false);
+    let delivery = &body["deliveries"][0];
+    assert_eq!(delivery["to"], "a***@example.com");
+    assert_eq!((&delivery["copies"][0]["to"], &delivery["copies"][1]["to"]), (&"b***@example.com".into(), &"c***@example.com".into()));
+    for address in ["ada@", "cc@", "bcc@"] {
+        assert!(!body.to_string().contains(address));
+    }
+}
+
+#[test]
+fn a_due_delivery_without_an_account_says_so() {
+    let mut stored = second_try();
+    let delivery = &mut stored.deliveries[0].delivery;
+    (delivery.state, delivery.available_at, delivery.lease_expires_at) = (State::RetryWait, Some(NOW), None);
+    assert_eq!(read(&stored, &routing(false), true)["deliveries"][0]["wait_reason"], "no_account");
+    assert_eq!(read(&stored, &routing(true), true)["deliveries"][0]["wait_reason"], serde_json::Value::Null);
+}
+
+#[test]
+fn an_address_that_was_erased_is_null_and_a_foreign_one_opens_nothing() {
+    let mut stored = second_try();
+    stored.deliveries[0].address = None;
+    assert_eq!(read(&stored, &routing(true), true)["deliveries"][0]["to"], serde_json::Value::Null);
+    stored.deliveries[0].address = stored.deliveries[0].reference.clone();
+    let reader = Reader { keyring: &keyring(), routing: &routing(true), former_accounts: &HashMap::new(), sees_addresses: true, now: NOW };
+    assert_eq!(reader.render(&stored), Err(CannotOpen));
+}

@@ -1,0 +1,85 @@
+//! Stories of what an installation takes, and where it goes.
+
+use super::HELLO;
+use super::rig::{Accounts, Rig};
+
+#[actix_web::test]
+async fn what_was_accepted_keeps_its_answer_when_the_configuration_no_longer_allows_it() {
+    let rig = Rig::start(Accounts::Relay, "").await;
+    let first = rig.post("k", HELLO).await;
+    let later = rig.again(Accounts::Nothing, "").await;
+    assert_eq!(later.post("k", HELLO).await.text(), first.text());
+    assert_eq!(later.post("other", HELLO).await.code(), "no_route");
+}
+
+#[actix_web::test]
+async fn every_delivery_of_a_list_is_named_in_order() {
+    let rig = Rig::start(Accounts::Relay, "").await;
+    let body = r#"{"to": ["a@example.com", "B <b@sandbox.test>"], "email": {"subject": "s", "text": "t"}}"#;
+    let answer = rig.post("k", body).await.json();
+    assert_eq!(answer["version"], 2);
+    let to: Vec<_> = answer["deliveries"].as_array().unwrap().iter().map(|delivery| delivery["to"].as_str().unwrap()).collect();
+    assert_eq!(to, ["a@example.com", "B <b@sandbox.test>"]);
+    assert_eq!(rig.get("/v1/notifications/by-key?idempotency_key=k").await.json()["version"], 2);
+}
+
+#[actix_web::test]
+async fn a_live_key_acts_in_test_while_the_sandbox_stands_in_for_all() {
+    let rig = Rig::start(Accounts::SandboxOnly, "").await;
+    let answer = rig.post("hello-1", r#"{"to": "ada@example.com", "email": {"subject": "Hello", "text": "It works."}}"#).await;
+    assert_eq!((answer.status, answer.json()["mode"].as_str()), (202, Some("test")));
+}
+
+#[actix_web::test]
+async fn what_cannot_leave_is_refused_and_the_setting_named() {
+    let rig = Rig::start(Accounts::Relay, "").await;
+    let from = |from: &str| format!(r#"{{"to": "a@example.com", "email": {{"from": "{from}", "subject": "s", "text": "t"}}}}"#);
+    for (body, pointer, code, words) in [
+        (from("x@other.example"), "/email/from", "no_route", "sends_as of relay"),
+        (from("shop"), "/email/from", "invalid_content", "senders.NAME"),
+        (from("x@shop.example.com").replace("\"t\"", &format!("\"{}\"", "t".repeat(1_001))), "/email/text", "invalid_content", "relay"),
+    ] {
+        let answer = rig.post("k", &body).await;
+        assert_eq!((answer.status, answer.code().as_str()), (422, code), "{}", answer.text());
+        let fault = &answer.json()["errors"][0];
+        assert_eq!(fault["pointer"], pointer);
+        assert!(fault["detail"].as_str().unwrap().contains(words) && !answer.text().contains("other.example"), "{fault}");
+    }
+    let nothing = rig.again(Accounts::Nothing, "").await.post("k", HELLO).await;
+    assert_eq!(nothing.json()["errors"][0]["pointer"], "/email");
+    assert!(nothing.problem().2.contains("accounts.NAME"));
+    // No refusal occupies the key.
+    assert_eq!(rig.post("k", HELLO).await.status, 202);
+}
+
+#[actix_web::test]
+async fn an_undeclared_category_is_refused_once_there_are_declared_ones() {
+    let body = r#"{"to": "a@example.com", "category": "login-cod", "email": {"subject": "s", "text": "t"}}"#;
+    let declared = "[categories.login-code]\nclass = \"critical\"\nexpires_in = \"10m\"\n";
+    let rig = Rig::start(Accounts::Relay, declared).await;
+    let (status, code, detail) = rig.post("k", body).await.problem();
+    assert_eq!((status, code.as_str()), (422, "unknown_category"));
+    assert!(detail.contains("did you mean \"login-code\"?"), "{detail}");
+    assert_eq!(rig.post("k", HELLO).await.json()["category"], "default");
+    let allowed = rig.again(Accounts::Relay, &format!("{declared}[limits]\nundeclared_categories = \"allow\"\n")).await;
+    assert_eq!(allowed.post("k2", body).await.json()["class"], "transactional");
+    assert_eq!(rig.again(Accounts::Relay, "").await.post("k3", body).await.status, 202);
+}
+
+#[actix_web::test]
+async fn the_author_comes_from_the_request_the_category_or_the_account() {
+    let file = "[senders.shop]\nemail = \"Shop <hello@shop.example.com>\"\n[categories.receipt]\nfrom = \"shop\"\n";
+    let rig = Rig::start(Accounts::Relay, file).await;
+    let domain_of = async |key: &str, body: &str| {
+        let answer = rig.post(key, body).await;
+        assert_eq!(answer.status, 202, "{}", answer.text());
+        let read = rig.get(answer.json()["status_url"].as_str().unwrap()).await.json();
+        read["deliveries"][0]["message_id"].as_str().unwrap().split_once('@').unwrap().1.to_owned()
+    };
+    let own = r#"{"to": "a@example.com", "email": {"from": "shop", "subject": "s", "text": "t"}}"#;
+    assert_eq!(domain_of("k1", own).await, "shop.example.com");
+    let of_category = r#"{"to": "a@example.com", "category": "receipt", "email": {"subject": "s", "text": "t"}}"#;
+    assert_eq!(domain_of("k2", of_category).await, "shop.example.com");
+    let of_sandbox = r#"{"to": "a@sandbox.test", "email": {"subject": "s", "text": "t"}}"#;
+    assert_eq!(domain_of("k3", of_sandbox).await, "sandbox.test");
+}

@@ -1,0 +1,68 @@
+//! What the parts of the service share. Everything in here may vanish: the store holds the truth (S-030).
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use tidings_core::policy::Rules;
+use tidings_core::secrets::Keyring;
+use tidings_core::store::Store;
+use tidings_core::time::Clock;
+
+use crate::clock::StoreClock;
+use crate::config::Settings;
+use crate::routing::Routing;
+use crate::wake::Wake;
+use crate::writer::Writer;
+
+/// The wiring of one process.
+pub struct App {
+    /// The configuration in force.
+    pub settings: Settings,
+    /// What decisions go by.
+    pub rules: Arc<Rules>,
+    /// The database.
+    pub store: Arc<dyn Store>,
+    /// The store's time.
+    pub clock: Arc<StoreClock>,
+    /// Keys derived from the master secret.
+    pub keyring: Arc<Keyring>,
+    /// The group commit.
+    pub writer: Writer,
+    /// Accounts and lanes.
+    pub routing: Arc<Routing>,
+    /// Tells the pump that something is due.
+    pub wake: Arc<Wake>,
+    /// Whether this process can do its work.
+    pub readiness: Readiness,
+}
+
+impl App {
+    /// The present instant.
+    pub fn now(&self) -> tidings_core::time::Timestamp {
+        self.clock.now()
+    }
+}
+
+/// What `/readyz` says (S-228): this process's own ability, never a provider's.
+#[derive(Default)]
+pub struct Readiness {
+    /// The last write of the keeper did not succeed.
+    pub store_down: AtomicBool,
+    /// The database's clock and ours were more than two seconds apart at the last anchor.
+    pub clock_skewed: AtomicBool,
+    /// The process is on its way down.
+    pub stopping: AtomicBool,
+}
+
+impl Readiness {
+    /// What is not well; empty means ready.
+    pub fn faults(&self) -> Vec<&'static str> {
+        let mut faults = Vec::new();
+        for (flag, name) in [(&self.store_down, "store"), (&self.clock_skewed, "clock"), (&self.stopping, "stopping")] {
+            if flag.load(Ordering::Relaxed) {
+                faults.push(name);
+            }
+        }
+        faults
+    }
+}

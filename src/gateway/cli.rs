@@ -1,0 +1,183 @@
+//! The command line: which commands there are and what each of them calls. What a command does is decided where it is called;
+//! what it says about itself is said here.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use clap::builder::PossibleValuesParser;
+use clap::{Parser, Subcommand, ValueEnum};
+use tidings_core::time::Clock as _;
+
+use crate::clock::StoreClock;
+use crate::config::{self, MissingSecrets, Settings, Severity, Sources};
+use crate::{keys, logging, serve, store};
+
+mod health;
+mod report;
+
+/// How long a command that somebody waits for tries to reach the store.
+const STORE_PATIENCE: Duration = Duration::from_secs(5);
+
+#[derive(Parser)]
+#[command(name = "tidings", version, about = "Self-hosted gateway for transactional email.", args_conflicts_with_subcommands = false)]
+struct Arguments {
+    /// The configuration file, in place of TIDINGS_CONFIG or ./tidings.toml
+    #[arg(long, global = true, value_name = "FILE")]
+    config: Option<PathBuf>,
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Serve until a signal comes; so does no command at all
+    Serve,
+    /// Say what is wrong with the configuration: exit code 0 nothing, 1 warnings, 2 faults
+    Check {
+        /// Do without secrets that are not on this machine
+        #[arg(long)]
+        offline: bool,
+        /// For programs
+        #[arg(long)]
+        json: bool,
+    },
+    /// Ask the server on this machine whether it is ready: exit code 0 yes, 1 no
+    Health,
+    /// API keys
+    Keys {
+        #[command(subcommand)]
+        command: KeysCommand,
+    },
+    /// Bring the schema of the store up to date
+    Migrate,
+}
+
+#[derive(Subcommand)]
+enum KeysCommand {
+    /// Make a key and print it, the only time that it is shown
+    Create {
+        /// What the key is for, such as the name of an application
+        name: String,
+        /// Whose messages it sends and sees
+        #[arg(long, value_name = "TENANT", default_value = keys::DEFAULT_TENANT)]
+        tenant: String,
+        /// Whether its messages leave, or go to the sandbox
+        #[arg(long, value_enum, default_value_t = KeyKind::Live)]
+        kind: KeyKind,
+        /// What it may do
+        #[arg(long, value_delimiter = ',', default_value = "send,read", value_parser = PossibleValuesParser::new(keys::ALL_SCOPES))]
+        scopes: Vec<String>,
+    },
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum KeyKind {
+    Live,
+    Test,
+}
+
+impl KeyKind {
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Live => "live",
+            Self::Test => "test",
+        }
+    }
+}
+
+/// Runs the command that the process was started with.
+///
+/// # Errors
+/// Why it could not be done, for people.
+pub fn main() -> anyhow::Result<ExitCode> {
+    let Arguments { config, command } = Arguments::parse();
+    match command.unwrap_or(Command::Serve) {
+        Command::Serve => {
+            let settings = load(config)?;
+            logging::start(&settings.log)?;
+            report::warn(&config::check(&settings))?;
+            runtime()?.block_on(serve::run(settings))?;
+        }
+        Command::Check { offline, json } => {
+            let missing = if offline { MissingSecrets::AreTolerated } else { MissingSecrets::AreFaults };
+            let report = report::Report::of(config::load(&Sources::of_process(config, missing)));
+            println!("{}", if json { report.to_json() } else { report.to_string() });
+            return Ok(match report.worst() {
+                None => ExitCode::SUCCESS,
+                Some(Severity::Warning) => ExitCode::from(1),
+                Some(Severity::Fault) => ExitCode::from(2),
+            });
+        }
+        Command::Health => {
+            // It needs an address and no secrets.
+            let settings = config::load(&Sources::of_process(config, MissingSecrets::AreTolerated))?;
+            health::ask(settings.server.bind)?;
+        }
+        Command::Keys { command: KeysCommand::Create { name, tenant, kind, scopes } } => {
+            let key = runtime()?.block_on(create_key(&load(config)?, &tenant, &name, kind, &scopes))?;
+            println!("{key}");
+        }
+        Command::Migrate => runtime()?.block_on(migrate(&load(config)?))?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn load(config: Option<PathBuf>) -> anyhow::Result<Settings> {
+    Ok(config::load(&Sources::of_process(config, MissingSecrets::AreFaults))?)
+}
+
+fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_multi_thread().enable_all().build().context("the runtime could not be started")
+}
+
+async fn create_key(settings: &Settings, tenant: &str, name: &str, kind: KeyKind, scopes: &[String]) -> anyhow::Result<String> {
+    let clock = StoreClock::start();
+    let store = store::open(settings).await?.store;
+    store::ready(store.as_ref(), settings, STORE_PATIENCE).await?;
+    if let Some(database) = store.time().await? {
+        clock.anchor(database);
+    }
+    let key = keys::create(store.as_ref(), tenant, name, kind.as_str(), scopes, clock.now()).await;
+    store.close().await;
+    key
+}
+
+async fn migrate(settings: &Settings) -> anyhow::Result<()> {
+    let store = store::open(settings).await?.store;
+    let migrated = store.migrate().await.with_context(|| format!("{} could not be brought up to date", store.describe()));
+    store.close().await;
+    migrated
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory as _;
+
+    #[test]
+    fn the_commands_do_not_contradict_each_other() {
+        Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn no_command_serves_and_the_file_may_be_named_before_or_after_the_command() {
+        let parse = |line: &str| Arguments::try_parse_from(line.split(' ')).unwrap();
+        assert!(parse("tidings").command.is_none());
+        for line in ["tidings --config a.toml serve", "tidings serve --config a.toml", "tidings check --config a.toml --offline"] {
+            assert_eq!(parse(line).config, Some("a.toml".into()), "{line}");
+        }
+    }
+
+    #[test]
+    fn scopes_are_a_list_of_known_words() {
+        let scopes = |line: &str| match Arguments::try_parse_from(line.split(' ')).ok()?.command? {
+            Command::Keys { command: KeysCommand::Create { scopes, .. } } => Some(scopes.join(" ")),
+            _ => None,
+        };
+        assert_eq!(scopes("tidings keys create app").as_deref(), Some("send read"));
+        assert_eq!(scopes("tidings keys create app --scopes send:critical,pii").as_deref(), Some("send:critical pii"));
+        assert_eq!(scopes("tidings keys create app --scopes send,everything"), None);
+    }
+}

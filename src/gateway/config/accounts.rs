@@ -1,0 +1,189 @@
+//! `[accounts.NAME]`: what every account has, and the settings of its kind in the form that the adapter takes.
+//! Which account carries a message is decided by the routes.
+
+use std::fmt;
+use std::sync::Arc;
+
+use serde_json::{Map, Value};
+use tidings_core::adapter::Adapter;
+use tidings_core::address::{EmailAddress, Mailbox};
+use tidings_core::nearest::nearest;
+use tidings_providers::{AccountError, Context};
+
+use super::Fault;
+use super::kinds::{Form, KINDS, KindSetting, settings_of};
+use super::table::Table;
+use super::value::Setting;
+
+/// The account that needs no configuration.
+const SANDBOX: &str = "sandbox";
+/// What stands in for a secret that is not there, where nothing is sent.
+const STAND_IN: &str = "unresolved";
+
+/// One configured provider account.
+#[derive(Clone)]
+pub struct Account {
+    /// 1 to 40 characters of `[a-z0-9-]`.
+    pub name: String,
+    /// The adapter's kind, such as `smtp`.
+    pub kind: String,
+    /// Whether it takes new messages, only finishes old ones, or does nothing.
+    pub state: AccountState,
+    /// The author of messages that name none.
+    pub from: Option<Mailbox>,
+    /// Domains and canonical addresses that it may send as; empty means all.
+    pub sends_as: Vec<String>,
+    /// Calls at a time.
+    pub concurrency: Option<u16>,
+    /// Calls in a second, at most; never 0.
+    pub rate: Option<u32>,
+    /// The settings of its kind as its adapter takes them, an object. Some of them are secret.
+    pub settings: Value,
+    /// A setting that is not a secret stands elsewhere and is not there: what the adapter would say is unknown.
+    pub(super) is_incomplete: bool,
+}
+
+/// Whether an account takes part.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AccountState {
+    /// It sends.
+    On,
+    /// It takes no new messages, finishes what is open and keeps receiving.
+    ReceiveOnly,
+    /// It does nothing.
+    Off,
+}
+
+// Secrets never reach a log (S-212).
+impl fmt::Debug for Account {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { name, kind, state, from, sends_as, concurrency, rate, settings, is_incomplete: _ } = self;
+        let shown = |(setting, form): &(&'static str, Form)| match form {
+            Form::Secret => None,
+            Form::Text | Form::Number | Form::Path | Form::Table(_) => Some((*setting, settings.get(setting)?)),
+        };
+        let settings: Vec<_> = settings_of(kind).unwrap_or_default().iter().filter_map(shown).collect();
+        let mut account = f.debug_struct("Account");
+        account.field("name", name).field("kind", kind).field("state", state).field("from", from).field("sends_as", sends_as);
+        account.field("concurrency", concurrency).field("rate", rate).field("settings", &settings).finish()
+    }
+}
+
+impl Account {
+    /// Whether it takes new messages.
+    pub const fn is_on(&self) -> bool {
+        matches!(self.state, AccountState::On)
+    }
+
+    /// The adapter that this account's messages go through.
+    ///
+    /// # Errors
+    /// What is wrong with the settings of its kind, with the full name of the setting where the adapter names one.
+    pub fn adapter(&self, context: &Context) -> Result<Arc<dyn Adapter>, Fault> {
+        let built = tidings_providers::build(&self.kind, self.settings.clone(), context);
+        built.map_err(|err| self.fault(&err))
+    }
+
+    fn fault(&self, err: &AccountError) -> Fault {
+        let message = err.to_string();
+        let account = format!("accounts.{}", self.name);
+        let Some(unknown) = message.strip_prefix("unknown field `").and_then(|rest| rest.split('`').next()) else {
+            return Fault { setting: account, source: None, text: message };
+        };
+        // serde's list of the known ones: every second piece between backticks.
+        let known = message.split('`').skip(3).step_by(2);
+        let text = nearest(unknown, known).map(|meant| format!("unknown setting; did you mean {account}.{meant}?"));
+        Fault { setting: format!("{account}.{unknown}"), source: None, text: text.unwrap_or_else(|| "unknown setting".to_owned()) }
+    }
+}
+
+pub(super) fn read(accounts: &Table<'_>) -> Vec<Account> {
+    accounts.names().into_iter().filter_map(|name| accounts.table(&name, |table| account(&name, table))).collect()
+}
+
+fn account(name: &str, table: &Table<'_>) -> Option<Account> {
+    if !(1..=40).contains(&name.len()) || !name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-') {
+        table.fault("an account's name is 1 to 40 characters of [a-z0-9-]");
+    } else if name == SANDBOX {
+        table.fault("this name belongs to the built-in sandbox");
+    }
+    let states = [("on", AccountState::On), ("receive_only", AccountState::ReceiveOnly), ("off", AccountState::Off)];
+    let from = table.get("from");
+    let sends_as = table.get("sends_as");
+    let kind = table.get("kind");
+    let state = table.get("state").word(&states).unwrap_or(AccountState::On);
+    let mut account = Account {
+        name: name.to_owned(),
+        kind: String::new(),
+        state,
+        from: from.parsed("a mailbox such as \"Shop <shop@example.com>\"", |text| text.parse().ok()),
+        sends_as: senders(&sends_as),
+        concurrency: table.get("concurrency").number(1..=1_000),
+        rate: table.get("rate").parsed("a rate such as \"14/s\"", |text| text.strip_suffix("/s")?.parse().ok().filter(|rate| *rate > 0)),
+        settings: Value::Null,
+        is_incomplete: false,
+    };
+    let author = account.from.as_ref().map(|from| &from.email);
+    if author.is_some_and(|author| !account.sends_as.is_empty() && !may_send_as(&account.sends_as, author)) {
+        from.fault(format!("the account may not send as its own author: {} names neither the address nor its domain", sends_as.name));
+    }
+    let Some(known) = known_settings(&kind, table) else {
+        table.excuse_the_rest();
+        return None;
+    };
+    account.kind = kind.text()?;
+    account.settings = Value::Object(kind_settings(table, known, &mut account.is_incomplete));
+    Some(account)
+}
+
+fn known_settings(kind: &Setting<'_>, table: &Table<'_>) -> Option<&'static [KindSetting]> {
+    if !kind.is_set() {
+        table.fault(format!("{} is missing", kind.name));
+        return None;
+    }
+    let kinds: Vec<String> = KINDS.iter().map(|(name, _)| format!("\"{name}\"")).collect();
+    kind.parsed(&format!("a kind of account: {}", kinds.join(" or ")), settings_of)
+}
+
+/// Whether `sends_as` names the address or its domain.
+fn may_send_as(sends_as: &[String], author: &EmailAddress) -> bool {
+    let canonical = author.canonical();
+    sends_as.iter().any(|allowed| *allowed == canonical || allowed == author.domain())
+}
+
+fn senders(setting: &Setting<'_>) -> Vec<String> {
+    let items = setting.items();
+    if items.as_ref().is_some_and(Vec::is_empty) {
+        setting.fault("an empty list allows nobody; leave the setting out to allow every author");
+    }
+    let sender = |item: Setting<'_>| {
+        item.parsed("a domain such as \"shop.example.com\" or an email address", |text| {
+            if text.contains('@') {
+                return text.parse().ok().map(|address: EmailAddress| address.canonical());
+            }
+            // A domain is what may follow an @.
+            format!("x@{text}").parse().ok().map(|address: EmailAddress| address.domain().to_owned())
+        })
+    };
+    items.unwrap_or_default().into_iter().filter_map(sender).collect()
+}
+
+fn kind_settings(table: &Table<'_>, known: &[KindSetting], is_incomplete: &mut bool) -> Map<String, Value> {
+    let mut values = Map::new();
+    for (name, form) in known {
+        let setting = table.get(name);
+        if !setting.is_set() {
+            continue;
+        }
+        let value = match form {
+            Form::Text => setting.text().map(Value::String),
+            Form::Secret => setting.text().or_else(|| Some(STAND_IN.to_owned())).map(Value::String),
+            Form::Number => setting.number(0..=i64::from(u32::MAX)).map(Value::from),
+            Form::Path => setting.path().map(|path| Value::String(path.to_string_lossy().into_owned())),
+            Form::Table(inner) => Some(Value::Object(table.table(name, |table| kind_settings(table, inner, is_incomplete)))),
+        };
+        *is_incomplete |= value.is_none();
+        values.extend(value.map(|value| ((*name).to_owned(), value)));
+    }
+    values
+}

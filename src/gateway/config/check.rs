@@ -1,0 +1,162 @@
+//! What `tidings check` says about settings that could be read: contradictions with the world outside the file, and choices
+//! that work but are likely to be regretted. What cannot be read at all is a `Fault` of loading.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use serde::Serialize;
+use serde_json::Value;
+use tidings_core::time::{Clock, Timestamp};
+use tidings_providers::Context;
+
+use super::accounts::Account;
+use super::{Fault, Settings};
+
+/// The packaged units and images are killed after 35 s.
+const PACKAGED_STOP: Duration = Duration::from_secs(34);
+/// A provider call may take 20 s; its answer needs time to be written down (S-046).
+const SHORTEST_GRACE: Duration = Duration::from_secs(22);
+
+/// How bad a finding is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Severity {
+    /// It works, and somebody should look.
+    Warning,
+    /// It must not run like this.
+    Fault,
+}
+
+/// One thing worth saying about the configuration.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// How bad it is.
+    pub severity: Severity,
+    /// The full name of the setting that mends it.
+    pub setting: String,
+    /// The file and line or the variable, where it is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub source: Option<String>,
+    /// What is the matter. Never repeats a value that may be secret.
+    pub text: String,
+}
+
+impl From<Fault> for Finding {
+    fn from(fault: Fault) -> Self {
+        let Fault { setting, source, text } = fault;
+        Self { severity: Severity::Fault, setting, source, text }
+    }
+}
+
+impl Finding {
+    /// The finding as what keeps a configuration from being used.
+    pub fn as_fault(&self) -> Fault {
+        Fault { setting: self.setting.clone(), source: self.source.clone(), text: self.text.clone() }
+    }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.as_fault().fmt(f)
+    }
+}
+
+fn finding(severity: Severity, setting: impl Into<String>, text: impl Into<String>) -> Finding {
+    Finding { severity, setting: setting.into(), source: None, text: text.into() }
+}
+
+fn warning(setting: impl Into<String>, text: impl Into<String>) -> Finding {
+    finding(Severity::Warning, setting, text)
+}
+
+/// Looks at settings as a whole. Touches neither network nor store.
+pub fn check(settings: &Settings) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    server(settings, &mut findings);
+    for account in &settings.accounts {
+        account_alone(account, settings, &mut findings);
+    }
+    sending(settings, &mut findings);
+    findings
+}
+
+fn server(settings: &Settings, findings: &mut Vec<Finding>) {
+    let server = &settings.server;
+    if !server.binds_loopback() {
+        match &server.public_url {
+            None => findings.push(warning("server.public_url", "others can reach this server, and it does not know under which URL")),
+            Some(url) if url.scheme() == "http" => {
+                findings.push(warning("server.public_url", "API keys and messages travel in clear text under http; put TLS in front"));
+            }
+            Some(_) => {}
+        }
+    }
+    if server.grace < SHORTEST_GRACE {
+        let text = "shorter than a slow call takes (22s): what is then unanswered at a stop becomes ambiguous";
+        findings.push(warning("server.grace", text));
+    }
+    if server.linger + server.grace > PACKAGED_STOP {
+        let text = "linger and grace together are over 34s: give the supervisor a longer stop period than the usual 35s, or it kills calls";
+        findings.push(warning("server.grace", text));
+    }
+    let has_master = settings.secrets.master.is_some() || settings.unresolved.iter().any(|entry| entry.starts_with("secrets.master:"));
+    if !has_master && !server.binds_loopback() {
+        let text = "the master secret is kept in the database, beside what it protects; set it to a file that has it in base64";
+        findings.push(warning("secrets.master", text));
+    }
+}
+
+fn account_alone(account: &Account, settings: &Settings, findings: &mut Vec<Finding>) {
+    let name = &account.name;
+    if account.concurrency == Some(1) {
+        let text = "one call at a time leaves no slot for critical messages while another is sent; 2 and more reserve one";
+        findings.push(warning(format!("accounts.{name}.concurrency"), text));
+    }
+    if tells_its_password(account) {
+        let text = "the password would travel in clear text; use \"starttls\" or \"implicit\"";
+        findings.push(finding(Severity::Fault, format!("accounts.{name}.tls"), text));
+    }
+    if !account.is_incomplete {
+        let context = Context { clock: Arc::new(WallClock), concurrency: 1, default_helo: settings.server.public_host(), sandbox: None };
+        findings.extend(account.adapter(&context).err().map(Finding::from));
+    }
+}
+
+/// Whether somebody between here and the relay could read what logs in.
+fn tells_its_password(account: &Account) -> bool {
+    let text = |name: &str| account.settings.get(name).and_then(Value::as_str);
+    let is_near = |host: &str| host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback());
+    account.kind == "smtp" && text("tls") == Some("none") && text("username").is_some() && !text("host").is_some_and(is_near)
+}
+
+fn sending(settings: &Settings, findings: &mut Vec<Finding>) {
+    let is_local = settings.server.binds_loopback();
+    if settings.accounts.is_empty() && !settings.is_sandbox_only() {
+        let text = "there is no account, so every live message is refused; add a table [accounts.NAME], or set sandbox.enabled = true";
+        findings.push(warning("accounts", text));
+    } else if settings.accounts.is_empty() && !is_local {
+        findings.push(warning("sandbox.enabled", "others can reach this server, and no message leaves it: all go to the sandbox"));
+    } else if !settings.accounts.is_empty() && !settings.accounts.iter().any(Account::is_on) {
+        findings.push(warning("accounts", "no account is \"on\", so that nothing is sent"));
+    }
+    let routes = &settings.routes.email;
+    let named: Vec<&String> =
+        [&routes.default, &routes.critical, &routes.transactional, &routes.bulk].into_iter().flatten().flatten().collect();
+    let every_class_is_routed =
+        routes.default.is_some() || [&routes.critical, &routes.transactional, &routes.bulk].iter().all(|r| r.is_some());
+    for account in settings.accounts.iter().filter(|account| every_class_is_routed && !named.contains(&&account.name)) {
+        findings.push(warning(format!("accounts.{}", account.name), "no route names this account, so that it never sends"));
+    }
+}
+
+/// Adapters are built to see whether they can be, not to send.
+pub(super) struct WallClock;
+
+impl Clock for WallClock {
+    fn now(&self) -> Timestamp {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Timestamp::from_millis(i64::try_from(since.as_millis()).unwrap_or(i64::MAX))
+    }
+}

@@ -1,0 +1,237 @@
+//! The settings in their types, and how each section is read. The accounts, routes and rules have files of their own.
+
+use std::collections::BTreeMap;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use sha2::{Digest as _, Sha256};
+use tidings_core::address::Mailbox;
+use tidings_core::policy::Rules;
+use tidings_core::request::RequestLimits;
+use tidings_core::secrets::Secret;
+use tracing_subscriber::EnvFilter;
+
+use super::accounts::{self, Account};
+use super::routes::{self, Routes};
+use super::rules;
+use super::server::{Server, Store};
+use super::table::Table;
+use super::value::Setting;
+
+/// Larger bodies could not be stored.
+const LARGEST_BODY: u64 = 48 << 20;
+/// A notification has at most this many deliveries.
+const MOST_RECIPIENTS: u16 = 500;
+
+/// Everything an operator can set, checked as a whole.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// The process and where it listens.
+    pub server: Server,
+    /// The database.
+    pub store: Store,
+    /// The secret that all keys derive from.
+    pub secrets: Secrets,
+    /// The first API key.
+    pub bootstrap: Bootstrap,
+    /// In the order of the file.
+    pub accounts: Vec<Account>,
+    /// Authors by name.
+    pub senders: BTreeMap<String, Mailbox>,
+    /// Which accounts carry what, where it is said.
+    pub routes: Routes,
+    pub(super) rules: Rules,
+    /// Bounds on requests.
+    pub limits: Limits,
+    /// The built-in stand-in for all providers.
+    pub sandbox: Sandbox,
+    /// What is logged, and how.
+    pub log: Log,
+    /// Secrets that are not there, each as "setting: why". Not empty only where that was to be tolerated: then
+    /// the settings are for looking at and not for serving.
+    pub unresolved: Vec<String>,
+}
+
+/// `[secrets]`
+#[derive(Debug, Clone)]
+pub struct Secrets {
+    /// 32 bytes in base64; `None`: made at first start and kept in the database.
+    pub master: Option<Secret>,
+}
+
+/// `[bootstrap]`
+#[derive(Debug, Clone)]
+pub struct Bootstrap {
+    /// Made at start if it is unknown, with all scopes, for the tenant `default`.
+    pub api_key: Option<Secret>,
+}
+
+/// `[limits]`
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// The largest request body in bytes.
+    pub body: u64,
+    /// The most recipients of one notification.
+    pub recipients: usize,
+    /// What happens to a category that no table declares; `None`: it is refused as soon as one is declared.
+    pub undeclared_categories: Option<Undeclared>,
+}
+
+/// What happens to a category that no table declares.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Undeclared {
+    /// It is transactional.
+    Allow,
+    /// It is `unknown_category`.
+    Refuse,
+}
+
+/// `[sandbox]`
+#[derive(Debug, Clone, Copy)]
+pub struct Sandbox {
+    /// Whether it stands in for all accounts outside loopback too, as long as there are none.
+    pub enabled: bool,
+}
+
+/// `[log]`
+#[derive(Debug, Clone)]
+#[allow(missing_docs, reason = "config/tidings.toml has a sentence about each")]
+pub struct Log {
+    pub format: LogFormat,
+    pub level: LogLevel,
+    pub filter: Option<String>,
+}
+
+/// How a log line looks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LogFormat {
+    /// Text on a terminal, else JSON.
+    Auto,
+    /// For people.
+    Text,
+    /// For machines.
+    Json,
+}
+
+/// The least severe line that is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the words say it")]
+pub enum LogLevel {
+    Error,
+    Warn,
+    Info,
+    Debug,
+    Trace,
+}
+
+impl Settings {
+    /// Retries, ambiguity and categories.
+    pub fn rules(&self) -> Rules {
+        self.rules.clone()
+    }
+
+    /// Tells instances apart that do not run with the same settings. Secrets and addresses do not enter.
+    pub fn digest(&self) -> [u8; 32] {
+        let Rules { critical, transactional, bulk, categories } = &self.rules;
+        let categories: BTreeMap<_, _> = categories.iter().collect();
+        let process = (&self.server, &self.store, &self.limits, &self.sandbox, &self.log);
+        let sending = (&self.accounts, &self.senders, &self.routes, critical, transactional, bulk, categories);
+        Sha256::digest(format!("{process:?}{sending:?}")).into()
+    }
+
+    /// Whether the sandbox stands in for all providers: no account at all, and nobody but this machine can come in, or
+    /// the operator says so. Then every key acts in `test`.
+    pub fn is_sandbox_only(&self) -> bool {
+        self.accounts.is_empty() && (self.server.binds_loopback() || self.sandbox.enabled)
+    }
+
+    /// Whether a category without a table of its own is taken.
+    pub fn takes_undeclared_categories(&self) -> bool {
+        match self.limits.undeclared_categories {
+            Some(Undeclared::Allow) => true,
+            Some(Undeclared::Refuse) => false,
+            None => self.rules.categories.is_empty(),
+        }
+    }
+
+    /// The author of a category's messages that name none.
+    pub fn author_of(&self, category: &str) -> Option<Mailbox> {
+        let from = self.rules.categories.get(category)?.from.as_deref()?;
+        self.senders.get(from).cloned().or_else(|| from.parse().ok())
+    }
+
+    pub(super) fn read(root: &Table<'_>) -> Self {
+        let server = root.table("server", Server::read);
+        let store = root.table("store", |table| Store::read(table, &server));
+        let secrets = root.table("secrets", |table| Secrets { master: master(&table.get("master")) });
+        let bootstrap = root.table("bootstrap", |table| Bootstrap { api_key: api_key(&table.get("api_key")) });
+        let accounts = root.table("accounts", accounts::read);
+        let senders = root.table("senders", routes::senders);
+        let routes = root.table("routes", |table| Routes::read(table, &accounts));
+        let rules = rules::read(root, &senders);
+        let limits = root.table("limits", Limits::read);
+        let sandbox = root.table("sandbox", |table| Sandbox { enabled: table.get("enabled").flag().unwrap_or_default() });
+        let log = root.table("log", Log::read);
+        root.refuse_the_rest();
+        Self { server, store, secrets, bootstrap, accounts, senders, routes, rules, limits, sandbox, log, unresolved: Vec::new() }
+    }
+}
+
+fn master(setting: &Setting<'_>) -> Option<Secret> {
+    setting.parsed("32 bytes in base64, such as `openssl rand -base64 32` makes", |text| {
+        let is_right = STANDARD.decode(text).is_ok_and(|bytes| bytes.len() == 32);
+        is_right.then(|| Secret::new(text))
+    })
+}
+
+fn api_key(setting: &Setting<'_>) -> Option<Secret> {
+    setting.parsed("an API key: \"tdk_live_\" and 38 letters and digits, such as `tidings keys create` prints", |text| {
+        let body = text.strip_prefix("tdk_live_")?;
+        (body.len() == 38 && body.bytes().all(|b| b.is_ascii_alphanumeric())).then(|| Secret::new(text))
+    })
+}
+
+impl Limits {
+    /// The part that decides whether a request is sound.
+    pub const fn of_requests(&self) -> RequestLimits {
+        RequestLimits { recipients: self.recipients }
+    }
+
+    fn read(table: &Table<'_>) -> Self {
+        let body = table.get("body");
+        let bytes = body.size();
+        if bytes.is_some_and(|bytes| !(1 << 10..=LARGEST_BODY).contains(&bytes)) {
+            body.fault("may be from 1KiB to 48MiB");
+        }
+        let words = [("allow", Undeclared::Allow), ("refuse", Undeclared::Refuse)];
+        Self {
+            body: bytes.unwrap_or_default(),
+            recipients: usize::from(table.get("recipients").number(1..=MOST_RECIPIENTS).unwrap_or_default()),
+            undeclared_categories: table.get("undeclared_categories").word(&words),
+        }
+    }
+}
+
+impl Log {
+    /// Whether lines are for people.
+    pub const fn is_text(&self, is_terminal: bool) -> bool {
+        match self.format {
+            LogFormat::Auto => is_terminal,
+            LogFormat::Text => true,
+            LogFormat::Json => false,
+        }
+    }
+
+    fn read(table: &Table<'_>) -> Self {
+        use LogLevel::{Debug, Error, Info, Trace, Warn};
+        let formats = [("auto", LogFormat::Auto), ("text", LogFormat::Text), ("json", LogFormat::Json)];
+        let levels = [("error", Error), ("warn", Warn), ("info", Info), ("debug", Debug), ("trace", Trace)];
+        Self {
+            format: table.get("format").word(&formats).unwrap_or(LogFormat::Auto),
+            level: table.get("level").word(&levels).unwrap_or(Info),
+            filter: table.get("filter").parsed("log directives such as \"info,tidings_gateway=debug\"", |text| {
+                EnvFilter::try_new(text).ok().map(|_| text.to_owned())
+            }),
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! What is refused, and in which words.
+
+use super::*;
+
+#[test]
+fn a_variable_of_the_wrong_type_says_what_was_expected_and_not_what_stands_there() {
+    for (name, setting, expected) in [
+        ("STORE__MAX_CONNECTIONS", "store.max_connections", "a whole number from 2 to 1000"),
+        ("STORE__STATEMENT_CACHE", "store.statement_cache", "true or false"),
+        ("STORE__MIGRATE", "store.migrate", "\"auto\" or \"never\""),
+        ("SERVER__LINGER", "server.linger", "a duration such as \"500ms\", \"90s\", \"10m\", \"24h\" or \"7d\""),
+        ("SERVER__BIND", "server.bind", "an address and a port such as \"127.0.0.1:8080\" or \"[::]:8080\""),
+        ("LIMITS__BODY", "limits.body", "a size such as \"500KiB\" or \"10MiB\""),
+        ("ROUTES__EMAIL__BULK", "routes.email.bulk", "a list of texts such as [\"a\", \"b\"]"),
+        ("SERVER", "server", "a table"),
+        ("ACCOUNTS__RELAY__RATE", "accounts.relay.rate", "a rate such as \"14/s\""),
+        ("SECRETS__MASTER", "secrets.master", "32 bytes in base64, such as `openssl rand -base64 32` makes"),
+    ] {
+        let given = Given::file(RELAY).variable(&format!("TIDINGS__{name}"), "hunter2");
+        assert_eq!(given.faults(), [format!("{setting} (variable TIDINGS__{name}): expected {expected}")]);
+    }
+}
+
+#[test]
+fn a_wrong_type_in_the_file_is_found_with_its_line() {
+    for (file, fault) in [
+        ("[store]\nmax_connections = \"16\"", "store.max_connections (tidings.toml line 2): expected a whole number from 2 to 1000"),
+        ("[store]\nmax_connections = 1", "store.max_connections (tidings.toml line 2): expected a whole number from 2 to 1000"),
+        ("[sandbox]\n\nenabled = \"yes\"", "sandbox.enabled (tidings.toml line 3): expected true or false"),
+        ("server = 1", "server (tidings.toml line 1): expected a table"),
+        (
+            "[log]\nlevel = \"loud\"",
+            "log.level (tidings.toml line 2): expected \"error\" or \"warn\" or \"info\" or \"debug\" or \"trace\"",
+        ),
+        ("[log]\nfilter = \"a=b=c\"", "log.filter (tidings.toml line 2): expected log directives such as \"info,tidings_gateway=debug\""),
+        (
+            "[server]\npublic_url = \"tidings\"",
+            "server.public_url (tidings.toml line 2): expected a URL such as \"https://tidings.example.com\"",
+        ),
+        ("[limits]\nbody = \"1GiB\"", "limits.body (tidings.toml line 2): expected a size such as \"500KiB\" or \"10MiB\""),
+        ("[limits]\nbody = \"100MiB\"", "limits.body (tidings.toml line 2): may be from 1KiB to 48MiB"),
+        ("[server]\ngrace = \"1h\"", "server.grace (tidings.toml line 2): may be 10m at most"),
+    ] {
+        assert_eq!(Given::file(file).faults(), [fault]);
+    }
+}
+
+#[test]
+fn unknown_settings_name_the_nearest_known_one_and_all_faults_come_at_once() {
+    let file =
+        "[server]\nbnid = \"x\"\nlinger = 5\n[serverr]\n[tenants.acme]\n[accounts.relay]\nkind = \"smtp\"\nhots = \"h\"\ndaily_cap = 5\n";
+    let given = Given::file(file).variable("TIDINGS__STORE__MAX_CONECTIONS", "5");
+    let faults = given.faults();
+    let expected = [
+        "server.linger (tidings.toml line 3): expected a duration",
+        "server.bnid (tidings.toml line 2): unknown setting; did you mean server.bind?",
+        "store.max_conections (variable TIDINGS__STORE__MAX_CONECTIONS): unknown setting; did you mean store.max_connections?",
+        "accounts.relay.hots (tidings.toml line 8): unknown setting; did you mean accounts.relay.host?",
+        "accounts.relay.daily_cap (tidings.toml line 9): unknown setting; known here: ",
+        "serverr (tidings.toml line 4): unknown setting; did you mean server?",
+        "tenants (tidings.toml line 5): unknown setting; known here: server, store, ",
+    ];
+    assert_eq!(faults.len(), expected.len(), "{faults:#?}");
+    for (fault, expected) in faults.iter().zip(expected) {
+        assert!(fault.starts_with(expected), "{fault}\n{expected}");
+    }
+}
+
+#[test]
+fn a_file_that_is_not_toml_is_named_with_its_line_and_never_quoted() {
+    let faults = Given::file("[accounts.relay]\npassword = \"hunter2\npassword = 1\n").faults();
+    assert!(faults[0].starts_with("tidings.toml line 2: "), "{faults:?}");
+    assert!(!faults[0].contains("hunter2"), "{faults:?}");
+}
+
+#[test]
+fn what_contradicts_something_else_is_refused() {
+    for (file, fault) in [
+        (
+            "[routes.email]\nbulk = [\"rely\"]\n",
+            "routes.email.bulk (tidings.toml line 5): there is no account \"rely\"; did you mean \"relay\"?",
+        ),
+        (
+            "[routes.email]\nbulk = [\"other\"]\n",
+            "routes.email.bulk (tidings.toml line 5): there is no account \"other\"; it needs a table [accounts.other]",
+        ),
+        ("[routes.email]\nbulk = [\"relay\", \"relay\"]\n", "routes.email.bulk (tidings.toml line 5): account \"relay\" is named twice"),
+        (
+            "[routes.email]\nbulk = []\n",
+            "routes.email.bulk (tidings.toml line 5): an empty list carries nothing; leave the setting out to use every account",
+        ),
+        (
+            "sends_as = []\n",
+            "accounts.relay.sends_as (tidings.toml line 4): an empty list allows nobody; leave the setting out to allow every author",
+        ),
+        (
+            "sends_as = [\"a b\"]\n",
+            "accounts.relay.sends_as (tidings.toml line 4): expected a domain such as \"shop.example.com\" or an email address",
+        ),
+        ("from = \"nobody\"\n", "accounts.relay.from (tidings.toml line 4): expected a mailbox such as \"Shop <shop@example.com>\""),
+        (
+            "from = \"a@example.org\"\nsends_as = [\"example.com\"]\n",
+            "accounts.relay.from (tidings.toml line 4): the account may not send as its own author: accounts.relay.sends_as names neither the address nor its domain",
+        ),
+        ("concurrency = 0\n", "accounts.relay.concurrency (tidings.toml line 4): expected a whole number from 1 to 1000"),
+        ("rate = \"0/s\"\n", "accounts.relay.rate (tidings.toml line 4): expected a rate such as \"14/s\""),
+        ("[senders.shop]\n", "senders.shop (tidings.toml line 4): senders.shop.email is missing"),
+        (
+            "[categories.x]\nfrom = \"shop\"\n",
+            "categories.x.from (tidings.toml line 5): expected a mailbox or the name of a table [senders.NAME]",
+        ),
+        (
+            "[categories.x]\nexpires_in = \"10d\"\n",
+            "categories.x.expires_in (tidings.toml line 5): may be 9d at most: idempotency keys have to outlive it",
+        ),
+        ("[categories.\"a b\"]\n", "categories.a b (tidings.toml line 4): a category is 1 to 64 characters of [A-Za-z0-9_.:-]"),
+        ("[retry.bulk]\nfactor = 0\n", "retry.bulk.factor (tidings.toml line 5): expected a whole number from 1 to 100"),
+        ("[retry.bulk]\nbase = \"7h\"\n", "retry.bulk.base: retry.bulk.base must not exceed retry.bulk.cap"),
+        (
+            "[ambiguity.critical]\nhold = \"10m\"\n",
+            "ambiguity.critical.hold: ambiguity.critical.hold and patience together must be shorter than retry.critical.deadline",
+        ),
+        (
+            "[ambiguity.bulk]\npolicy = { fax = \"hold\" }\n",
+            "ambiguity.bulk.policy.fax (tidings.toml line 5): unknown setting; known here: email, sms, push",
+        ),
+        ("[accounts.two]\n", "accounts.two (tidings.toml line 4): accounts.two.kind is missing"),
+        ("[accounts.two]\nkind = \"smpt\"\n", "accounts.two.kind (tidings.toml line 5): expected a kind of account: \"smtp\""),
+        ("[accounts.Two]\nkind = \"smtp\"\n", "accounts.Two (tidings.toml line 4): an account's name is 1 to 40 characters of [a-z0-9-]"),
+        ("[accounts.sandbox]\nkind = \"smtp\"\n", "accounts.sandbox (tidings.toml line 4): this name belongs to the built-in sandbox"),
+    ] {
+        assert_eq!(Given::file(&format!("{RELAY}{file}")).faults(), [fault]);
+    }
+}

@@ -1,0 +1,90 @@
+//! What the settings say about routes, categories, the sandbox, and what a check says about them.
+
+use tidings_core::words::Class;
+
+use super::*;
+
+#[test]
+fn accounts_keep_the_order_of_the_file_and_routes_may_say_otherwise() {
+    let account = |name: &str| format!("[accounts.{name}]\nkind = \"smtp\"\nhost = \"h\"\n");
+    let file = account("zebra") + &account("ant");
+    assert_eq!(Given::file(&file).load().route(Class::Bulk), ["zebra", "ant"]);
+    let settings = Given::file(&(file + "[routes.email]\ndefault = [\"ant\"]\ncritical = [\"ant\", \"zebra\"]\n")).load();
+    assert_eq!((settings.route(Class::Critical), settings.route(Class::Bulk)), (vec!["ant".into(), "zebra".into()], vec!["ant".into()]));
+}
+
+#[test]
+fn the_sandbox_stands_in_only_where_nothing_was_meant_to_leave() {
+    for (file, is_sandbox_only) in [
+        ("", true),
+        ("[server]\nbind = \"[::1]:80\"", true),
+        ("[server]\nbind = \"0.0.0.0:80\"", false),
+        ("[server]\nbind = \"0.0.0.0:80\"\n[sandbox]\nenabled = true", true),
+        ("[sandbox]\nenabled = true\n[accounts.a]\nkind = \"smtp\"\nhost = \"h\"\nstate = \"off\"", false),
+    ] {
+        assert_eq!(Given::file(file).load().is_sandbox_only(), is_sandbox_only, "{file}");
+    }
+}
+
+#[test]
+fn one_declared_category_closes_the_list_unless_it_is_said_otherwise() {
+    let takes = |file: &str| Given::file(file).load().takes_undeclared_categories();
+    assert!(takes(""));
+    assert!(!takes("[categories.a]"));
+    assert!(takes("[categories.a]\n[limits]\nundeclared_categories = \"allow\""));
+    assert!(!takes("[limits]\nundeclared_categories = \"refuse\""));
+}
+
+#[test]
+fn the_author_of_a_category_is_a_mailbox_or_a_sender() {
+    let file = "[senders.shop]\nemail = \"Shop <shop@example.com>\"\n[categories.a]\nfrom = \"shop\"\n[categories.b]\nfrom = \"b@example.com\"\n[categories.c]\n";
+    let settings = Given::file(file).load();
+    let author = |category: &str| settings.author_of(category).map(|author| author.email.as_str().to_owned());
+    assert_eq!(author("a").as_deref(), Some("shop@example.com"));
+    assert_eq!(author("b").as_deref(), Some("b@example.com"));
+    assert_eq!((author("c"), author("d")), (None, None));
+}
+
+#[test]
+fn instances_with_other_settings_have_another_digest() {
+    let digest = |file: &str| Given::file(file).named("tidings.toml").load().digest();
+    let absolute = format!("[server]\ndata_dir = \"/d\"\n{RELAY}[categories.a]\n[categories.b]\n[categories.c]\n");
+    assert_eq!(digest(&absolute), digest(&absolute));
+    assert_ne!(digest(&absolute), digest(&absolute.replace("127.0.0.1", "127.0.0.2")));
+    assert_ne!(digest(&absolute), digest(&absolute.replace("[categories.c]", "[categories.d]")));
+}
+
+#[test]
+fn a_check_finds_what_is_likely_to_be_regretted() {
+    let outside = "[server]\nbind = \"0.0.0.0:80\"\npublic_url = \"https://t.example.com\"\n[secrets]\nmaster = { env = \"MASTER\" }\n";
+    let master = "MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=";
+    let login = "username = \"u\"\npassword = \"p\"\ntls = \"none\"\n";
+    for (file, found) in [
+        (format!("{outside}{RELAY}"), vec![]),
+        (format!("{outside}{RELAY}{login}"), vec![]),
+        (RELAY.replace("127.0.0.1", "relay.example.com") + "tls = \"none\"\n", vec![]),
+        (RELAY.replace("127.0.0.1", "relay.example.com") + login, vec![(Severity::Fault, "accounts.relay.tls")]),
+        (
+            "[server]\nbind = \"0.0.0.0:80\"\n".to_owned() + RELAY,
+            vec![(Severity::Warning, "server.public_url"), (Severity::Warning, "secrets.master")],
+        ),
+        (outside.replace("https", "http") + RELAY, vec![(Severity::Warning, "server.public_url")]),
+        (format!("{RELAY}concurrency = 1\n"), vec![(Severity::Warning, "accounts.relay.concurrency")]),
+        (format!("{RELAY}state = \"off\"\n"), vec![(Severity::Warning, "accounts")]),
+        (
+            format!("{RELAY}[accounts.b]\nkind = \"smtp\"\nhost = \"h\"\n[routes.email]\ndefault = [\"b\"]\n"),
+            vec![(Severity::Warning, "accounts.relay")],
+        ),
+        (outside.to_owned(), vec![(Severity::Warning, "accounts")]),
+        (format!("{outside}[sandbox]\nenabled = true\n"), vec![(Severity::Warning, "sandbox.enabled")]),
+        ("[server]\ngrace = \"21s\"\n".to_owned(), vec![(Severity::Warning, "server.grace")]),
+        ("[server]\nlinger = \"10s\"\n".to_owned(), vec![(Severity::Warning, "server.grace")]),
+        (format!("{RELAY}tls = \"startls\"\n"), vec![(Severity::Fault, "accounts.relay")]),
+        (format!("{RELAY}username = \"u\"\n"), vec![(Severity::Fault, "accounts.relay")]),
+    ] {
+        let settings = Given::file(&file).variable("MASTER", master).load();
+        let findings = check(&settings);
+        let short: Vec<(Severity, &str)> = findings.iter().map(|finding| (finding.severity, finding.setting.as_str())).collect();
+        assert_eq!(short, found, "{file}{findings:#?}");
+    }
+}

@@ -1,0 +1,281 @@
+//! Carries claimed deliveries to their adapters and their outcomes to the writer. No connection is held while a
+//! provider is called; an outcome stays in memory, with its slot held, until it is committed (S-039).
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use rand::RngExt as _;
+use tidings_core::adapter::{Crossing, Outgoing};
+use tidings_core::delivery::Delivery;
+use tidings_core::ids::{AccountId, DeliveryId, Handle};
+use tidings_core::outcome::{Outcome, Report};
+use tidings_core::policy::{LEASE, START_MARGIN};
+use tidings_core::state::State;
+use tidings_core::store::{StoreError, StoredOutgoing};
+use tidings_core::time::{Clock as _, Timestamp};
+use tidings_core::transition::{Finish, Landed, RoutePosition};
+use tidings_core::words::Class;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::app::App;
+use crate::routing::{Account, SANDBOX_ROUTE};
+use crate::sealed;
+use crate::slots::Slots;
+use crate::writer::WriteError;
+
+/// The calls of this process.
+pub struct Dispatch {
+    app: Arc<App>,
+    /// How busy and well the accounts are.
+    pub slots: Slots,
+    running: Mutex<HashMap<DeliveryId, u16>>,
+    tasks: TaskTracker,
+    stop_claiming: AtomicBool,
+    cut_off: CancellationToken,
+    ambiguous_at_stop: AtomicU64,
+}
+
+/// One claimed delivery on its way.
+struct Call {
+    delivery: Delivery,
+    account: Arc<Account>,
+    position: RoutePosition,
+    is_sandbox: bool,
+    started_at: Timestamp,
+}
+
+impl Dispatch {
+    /// Nothing is running yet.
+    pub fn new(app: Arc<App>) -> Self {
+        let slots = Slots::new(&app.routing.accounts);
+        Self {
+            app,
+            slots,
+            running: Mutex::default(),
+            tasks: TaskTracker::new(),
+            stop_claiming: AtomicBool::new(false),
+            cut_off: CancellationToken::new(),
+            ambiguous_at_stop: AtomicU64::new(0),
+        }
+    }
+
+    /// Whether the pump is to stop.
+    pub fn is_stopping(&self) -> bool {
+        self.stop_claiming.load(Ordering::Relaxed)
+    }
+
+    /// Starts a call for each of these rows, which are `dispatching` in our name.
+    pub fn begin(self: &Arc<Self>, dispatched: Vec<Delivery>) {
+        let mut calls = Vec::with_capacity(dispatched.len());
+        for delivery in dispatched {
+            let Some(call) = self.resolve(delivery) else { continue };
+            self.slots.begin(call.account.id, call.delivery.class);
+            self.lock().insert(call.delivery.id, call.delivery.attempt_number);
+            calls.push(call);
+        }
+        let dispatch = self.clone();
+        self.tasks.spawn(async move { dispatch.load(calls).await });
+    }
+
+    /// The calls that are running, for the renewal of their leases.
+    pub fn running(&self) -> Vec<(DeliveryId, u16)> {
+        self.lock().iter().map(|(id, epoch)| (*id, *epoch)).collect()
+    }
+
+    /// Stops claiming, gives running calls `grace`, cuts off the rest: what the provider cannot have taken is handed
+    /// back, what it may have taken becomes `ambiguous`. Returns how many did (S-046).
+    pub async fn stop(&self, grace: Duration) -> u64 {
+        self.stop_claiming.store(true, Ordering::Relaxed);
+        self.app.wake.look();
+        self.tasks.close();
+        if tokio::time::timeout(grace, self.tasks.wait()).await.is_err() {
+            self.cut_off.cancel();
+            // What is left has only its commit to wait for.
+            let _ = tokio::time::timeout(Duration::from_secs(5), self.tasks.wait()).await;
+        }
+        self.ambiguous_at_stop.load(Ordering::Relaxed)
+    }
+
+    fn resolve(&self, delivery: Delivery) -> Option<Call> {
+        let route = self.app.routing.of_lane(delivery.lane)?;
+        let at = route.accounts.iter().position(|account| Some(account.id) == delivery.account)?;
+        let last = route.accounts.len() - 1;
+        let position = RoutePosition { is_failover: at > 0, has_other: last > 0, has_later: at < last };
+        let started_at = delivery.attempt_started_at.unwrap_or_else(|| self.app.clock.now());
+        Some(Call { account: route.accounts[at].clone(), position, is_sandbox: route.name == SANDBOX_ROUTE, started_at, delivery })
+    }
+
+    /// Reads what the calls need, in one go, and starts them.
+    async fn load(self: Arc<Self>, calls: Vec<Call>) {
+        tidings_core::crash::fail_point("dispatch.before_call");
+        let ids: Vec<DeliveryId> = calls.iter().map(|call| call.delivery.id).collect();
+        let stored = self.app.store.outgoing(&ids).await;
+        match stored {
+            Ok(stored) => {
+                let mut by_id: HashMap<DeliveryId, StoredOutgoing> = stored.into_iter().map(|stored| (stored.id, stored)).collect();
+                for call in calls {
+                    let stored = by_id.remove(&call.delivery.id);
+                    let dispatch = self.clone();
+                    self.tasks.spawn(async move { dispatch.call(call, stored).await });
+                }
+            }
+            Err(error) => {
+                tracing::warn!(error = %error, rows = calls.len(), "claimed messages could not be read and are handed back");
+                for call in calls {
+                    let dispatch = self.clone();
+                    self.tasks.spawn(async move { dispatch.finish(&call, Report::new(Outcome::NotStarted)).await });
+                }
+            }
+        }
+    }
+
+    /// One call from first to last: build, send, write.
+    async fn call(self: Arc<Self>, call: Call, stored: Option<StoredOutgoing>) {
+        let report = match stored.as_ref().and_then(|stored| self.build(&call, stored)) {
+            Some(outgoing) => self.send(&call, outgoing).await,
+            None => Report::new(Outcome::BuildFailed).with_detail("the stored message could not be read"),
+        };
+        self.finish(&call, report).await;
+    }
+
+    fn build(&self, call: &Call, stored: &StoredOutgoing) -> Option<Outgoing> {
+        let (app, delivery) = (&self.app, &call.delivery);
+        let content = sealed::open_content(&app.keyring, delivery.id.notification(), stored.body.as_deref()?).ok()?;
+        let address = sealed::open_address(&app.keyring, delivery.id, &stored.address).ok()?;
+        let copies = match &stored.copies {
+            Some(copies) => sealed::open_copies(&app.keyring, delivery.id, copies).ok()?,
+            None => sealed::Copies::default(),
+        };
+        Some(Outgoing {
+            handle: Handle { delivery: delivery.id, generation: delivery.generation },
+            tenant: delivery.tenant,
+            mode: delivery.mode,
+            notification: delivery.id.notification(),
+            idempotency_key: stored.idempotency_key.clone(),
+            class: delivery.class,
+            to: address.mailbox,
+            content: Arc::new(content),
+            message_id: stored.message_id.clone()?,
+            date: call.started_at,
+            left_out: copies.left_out(),
+            expires_at: delivery.expires_at,
+            patience: app.rules.of(delivery.class).ambiguity.patience,
+            start_before: call.started_at.plus(LEASE).minus(START_MARGIN),
+            crossing: Crossing::default(),
+        })
+    }
+
+    /// Calls the adapter in a task of its own, so that a panic or our own end yields an outcome too (S-040, S-102).
+    async fn send(&self, call: &Call, outgoing: Outgoing) -> Report {
+        let crossing = outgoing.crossing.clone();
+        let adapter = call.account.adapter.clone();
+        let mut sending = tokio::spawn(async move { adapter.send(&outgoing).await });
+        let ended = tokio::select! {
+            ended = &mut sending => ended,
+            () = self.cut_off.cancelled() => {
+                sending.abort();
+                sending.await
+            }
+        };
+        match ended {
+            Ok(report) => report,
+            Err(error) if error.is_panic() => {
+                tracing::error!(delivery_id = %call.delivery.id, account = call.account.name, "the adapter panicked");
+                let outcome = if crossing.is_passed() { Outcome::Ambiguous } else { Outcome::BuildFailed };
+                Report::new(outcome).with_detail("the adapter panicked")
+            }
+            Err(_) if crossing.is_passed() => {
+                self.ambiguous_at_stop.fetch_add(1, Ordering::Relaxed);
+                Report::new(Outcome::Ambiguous).with_detail("the process stopped before the provider answered")
+            }
+            Err(_) => Report::new(Outcome::NotStarted).with_detail("the process stopped before the message was sent"),
+        }
+    }
+
+    /// Writes the outcome, however long the store takes; then the slot is free.
+    async fn finish(&self, call: &Call, report: Report) {
+        let (app, delivery, account) = (&self.app, &call.delivery, &call.account);
+        let now = app.clock.now();
+        tidings_core::crash::fail_point("dispatch.before_finish");
+        self.slots.learn(account.id, &report.outcome, now);
+        log_outcome(call, &report);
+        let finish = Finish {
+            id: delivery.id,
+            number: delivery.attempt_number,
+            generation: delivery.generation,
+            account: account.id,
+            started_at: call.started_at,
+            finished_at: now,
+            copies: sealed::seal_copies(&app.keyring, delivery.id, &report),
+            report,
+            jitter: rand::rng().random_range(0.0..1.0),
+            position: call.position,
+            receipt_window: None,
+            sandbox: call.is_sandbox,
+            match_key: None,
+        };
+        self.write(finish, account.id, delivery.class).await;
+        self.lock().remove(&delivery.id);
+        self.slots.end(account.id, delivery.class);
+        app.wake.look();
+    }
+
+    async fn write(&self, finish: Finish, account: AccountId, class: Class) {
+        let app = &self.app;
+        let mut pause = Duration::from_millis(100);
+        loop {
+            match app.writer.finish(finish.clone()).await {
+                Ok(Landed::Moved(after)) => {
+                    if let Some(at) = after.available_at.filter(|_| after.state != State::Dispatching) {
+                        app.wake.lane(after.lane, at);
+                    }
+                    return;
+                }
+                Ok(Landed::Already) => return,
+                Ok(Landed::Gone) => {
+                    tracing::warn!(delivery_id = %finish.id, "the outcome of a purged delivery came in");
+                    return;
+                }
+                Ok(Landed::Fenced) => {}
+                Err(WriteError::Stopped) => return,
+                Err(WriteError::Store(error @ (StoreError::Refused(_) | StoreError::Unreadable(_)))) => {
+                    // Nobody can mend this by waiting: the reaper will call the row ambiguous.
+                    tracing::error!(delivery_id = %finish.id, attempt = finish.number, error = %error, "an outcome could not be written");
+                    return;
+                }
+                Err(error) => {
+                    tracing::debug!(delivery_id = %finish.id, error = %error, account = account.0, class = %class, "outcome kept until the store is back")
+                }
+            }
+            app.clock.sleep(pause).await;
+            pause = (pause * 2).min(Duration::from_secs(2));
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<DeliveryId, u16>> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One line per outcome, never with an address or content: `info` for what went as it should or will be tried again.
+fn log_outcome(call: &Call, report: &Report) {
+    let (delivery, outcome) = (&call.delivery, report.outcome.word());
+    let (code, detail) = (report.code.as_deref().unwrap_or_default(), report.detail.as_deref().unwrap_or_default());
+    match &report.outcome {
+        Outcome::Accepted { .. } => {
+            tracing::info!(delivery_id = %delivery.id, attempt = delivery.attempt_number, account = call.account.name, code, "delivery accepted");
+        }
+        Outcome::Credential => {
+            tracing::error!(delivery_id = %delivery.id, account = call.account.name, code, detail, "the account's credential was refused; the account is parked");
+        }
+        Outcome::Ambiguous => {
+            tracing::warn!(delivery_id = %delivery.id, attempt = delivery.attempt_number, account = call.account.name, code, detail, "delivery ambiguous");
+        }
+        _ => {
+            tracing::info!(delivery_id = %delivery.id, attempt = delivery.attempt_number, account = call.account.name, outcome = %outcome, code, detail, "delivery not taken");
+        }
+    }
+}

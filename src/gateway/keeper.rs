@@ -1,0 +1,184 @@
+//! What has to happen regularly: leases renewed, timers of rows reached, the clock anchored, readiness proven.
+//! Each job is safe to run at any time and on any number of instances (S-068); what a row becomes is core's decision.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use tidings_core::ids::InstanceId;
+use tidings_core::policy::{HEARTBEAT, LEASE};
+use tidings_core::state::State;
+use tidings_core::store::{StoreError, Sweep};
+use tidings_core::time::Clock as _;
+use tokio_util::sync::CancellationToken;
+
+use crate::app::App;
+use crate::clock::SKEW_LIMIT;
+use crate::dispatch::Dispatch;
+
+/// Rows of one sweep transaction; larger chunks would hold up the live path.
+const SWEEP_ROWS: i64 = 100;
+/// How often timers of rows are looked at: the reaper and the expiry of waiting rows.
+const SWEEP_EVERY: Duration = Duration::from_secs(10);
+/// How often holds are looked at; the shortest hold is 20 s.
+const CHECK_EVERY: Duration = Duration::from_secs(2);
+/// How often it is proven that the store can be written; a broken store shows within 5 s (S-228).
+const PROVE_EVERY: Duration = Duration::from_secs(4);
+/// How often the auditor looks; each time at what was accepted since the last.
+const AUDIT_EVERY: Duration = Duration::from_secs(3_600);
+/// What one question of the auditor covers, so that none takes long.
+const AUDIT_SLICE: Duration = Duration::from_secs(600);
+/// Rows younger than this may be on their way; timers older than this should have been reached.
+const AUDIT_MARGIN: Duration = Duration::from_secs(180);
+/// How often the clock is anchored to the database's.
+const ANCHOR_EVERY: Duration = Duration::from_secs(60);
+
+/// Runs all regular work of a process until it is cancelled.
+pub struct Keeper {
+    app: Arc<App>,
+    dispatch: Arc<Dispatch>,
+    instance: InstanceId,
+    /// Stops the pump while leases cannot be renewed (S-032).
+    pump_paused: Arc<AtomicBool>,
+    stop: CancellationToken,
+}
+
+impl Keeper {
+    /// A keeper that runs until `stop`.
+    pub fn new(
+        app: Arc<App>,
+        dispatch: Arc<Dispatch>,
+        instance: InstanceId,
+        pump_paused: Arc<AtomicBool>,
+        stop: CancellationToken,
+    ) -> Self {
+        Self { app, dispatch, instance, pump_paused, stop }
+    }
+
+    /// Starts every job.
+    pub fn start(self) {
+        let keeper = Arc::new(self);
+        let job = |every: Duration, run: fn(Arc<Self>) -> futures_util::future::BoxFuture<'static, ()>| {
+            let keeper = keeper.clone();
+            tokio::spawn(async move {
+                loop {
+                    run(keeper.clone()).await;
+                    tokio::select! {
+                        () = keeper.app.clock.sleep(every) => {}
+                        () = keeper.stop.cancelled() => return,
+                    }
+                }
+            });
+        };
+        job(HEARTBEAT, |keeper| Box::pin(async move { keeper.renew().await }));
+        job(SWEEP_EVERY, |keeper| Box::pin(async move { keeper.sweep(&[Sweep::LeaseExpired, Sweep::PastExpiry]).await }));
+        job(CHECK_EVERY, |keeper| Box::pin(async move { keeper.sweep(&[Sweep::ChecksDue]).await }));
+        job(PROVE_EVERY, |keeper| Box::pin(async move { keeper.prove().await }));
+        job(AUDIT_EVERY, |keeper| Box::pin(async move { keeper.audit().await }));
+        job(ANCHOR_EVERY, |keeper| Box::pin(async move { keeper.anchor().await }));
+    }
+
+    /// Renews the leases of running calls; a process that cannot makes no new ones.
+    async fn renew(&self) {
+        let running = self.dispatch.running();
+        if running.is_empty() {
+            return;
+        }
+        let now = self.app.clock.now();
+        match self.app.store.renew(self.instance, &running, now.plus(LEASE), now).await {
+            Ok(lost) => {
+                self.pump_paused.store(false, Ordering::Relaxed);
+                for id in lost {
+                    // Its outcome is still written when it comes, as late evidence (S-034).
+                    tracing::warn!(delivery_id = %id, "the lease of a running call was lost");
+                }
+            }
+            Err(error) => {
+                if !self.pump_paused.swap(true, Ordering::Relaxed) {
+                    tracing::error!(error = %error, "leases could not be renewed; no new calls are made");
+                }
+            }
+        }
+    }
+
+    async fn sweep(&self, sweeps: &[Sweep]) {
+        for sweep in sweeps {
+            loop {
+                let now = self.app.clock.now();
+                let swept = match self.app.store.sweep(&self.app.rules, *sweep, SWEEP_ROWS, now).await {
+                    Ok(swept) => swept,
+                    Err(error) => {
+                        tracing::debug!(sweep = ?sweep, error = %error, "sweep failed and is repeated");
+                        break;
+                    }
+                };
+                for moved in &swept {
+                    if moved.to.is_waiting() {
+                        self.app.wake.lane(moved.lane, now);
+                    }
+                    if *sweep == Sweep::LeaseExpired || moved.to == State::Unknown {
+                        tracing::warn!(delivery_id = %moved.id, from = %moved.from, to = %moved.to, "delivery moved without an answer from its provider");
+                    }
+                }
+                if i64::try_from(swept.len()).unwrap_or(i64::MAX) < SWEEP_ROWS {
+                    break;
+                }
+            }
+        }
+    }
+
+    async fn prove(&self) {
+        let proven = self.app.store.prove_writable(self.instance, self.app.clock.now()).await;
+        let was_down = self.app.readiness.store_down.swap(proven.is_err(), Ordering::Relaxed);
+        match proven {
+            Err(error) if !was_down => tracing::error!(error = %chain(&error), "the store cannot be written; not ready"),
+            Err(_) => {}
+            Ok(()) if was_down => {
+                tracing::info!("the store can be written again");
+                self.pump_paused.store(false, Ordering::Relaxed);
+                self.anchor().await;
+            }
+            Ok(()) => {}
+        }
+    }
+
+    /// Names every relation between rows that does not hold (S-031). Never repairs by itself: what broke it is not known.
+    async fn audit(&self) {
+        let until = self.app.clock.now().minus(AUDIT_MARGIN);
+        let mut since = until.minus(AUDIT_EVERY + AUDIT_SLICE);
+        while since < until && !self.stop.is_cancelled() {
+            let end = since.plus(AUDIT_SLICE).min(until);
+            match self.app.store.audit(since, end, until).await {
+                Ok(findings) => {
+                    for finding in findings {
+                        let (violation, count) = (finding.violation.as_str(), finding.count);
+                        tracing::error!(violation, count, sample = %finding.sample.simple(), "stored rows contradict each other");
+                    }
+                }
+                Err(error) => tracing::warn!(error = %chain(&error), "the audit could not be made"),
+            }
+            since = end;
+        }
+    }
+
+    async fn anchor(&self) {
+        if let Ok(Some(database)) = self.app.store.time().await {
+            let skew = self.app.clock.anchor(database);
+            let was_skewed = self.app.readiness.clock_skewed.swap(skew > SKEW_LIMIT, Ordering::Relaxed);
+            if skew > SKEW_LIMIT && !was_skewed {
+                tracing::warn!(skew_ms = u64::try_from(skew.as_millis()).unwrap_or(u64::MAX), "the clock was corrected to the database's");
+            }
+        }
+    }
+}
+
+/// An error with its causes, for the one place that logs it.
+pub fn chain(error: &StoreError) -> String {
+    let mut text = error.to_string();
+    let mut source = std::error::Error::source(error);
+    while let Some(cause) = source {
+        text = format!("{text}: {cause}");
+        source = cause.source();
+    }
+    text
+}

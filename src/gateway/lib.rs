@@ -1,0 +1,21 @@
+//! The Tidings service: HTTP, workers and the command line around the decisions of `tidings-core`.
+
+pub mod accounts;
+pub mod api;
+pub mod app;
+pub mod cli;
+pub mod clock;
+pub mod config;
+pub mod dispatch;
+pub mod intake;
+pub mod keeper;
+pub mod keys;
+pub mod logging;
+pub mod pump;
+pub mod routing;
+pub mod sealed;
+pub mod serve;
+pub mod slots;
+pub mod store;
+pub mod wake;
+pub mod writer;

@@ -1,0 +1,192 @@
+//! Claims what is due as far as accounts have room, and hands it to `dispatch`. One pump per process.
+//! It is woken by hints and polls regardless (S-024); which candidates go out is core's decision.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use rand::RngExt as _;
+use tidings_core::ids::{AccountId, InstanceId, LaneId, TenantId};
+use tidings_core::judge::{ClaimPlan, LanePlan};
+use tidings_core::policy::LEASE;
+use tidings_core::store::Claimed;
+use tidings_core::time::Clock as _;
+use tidings_core::words::Class;
+
+use crate::app::App;
+use crate::dispatch::Dispatch;
+use crate::routing::Route;
+use crate::slots::token_interval;
+
+/// Rows that one claim takes of a lane, at most.
+const CLAIM_ROWS: u16 = 50;
+/// How long to wait after a claim that failed.
+const AFTER_FAILURE: Duration = Duration::from_millis(250);
+
+struct Lane {
+    route: Route,
+    cursor: Option<TenantId>,
+    /// How many tenants with waiting rows the ring found last time.
+    tenants: usize,
+    is_dirty: bool,
+    /// Other processes were asked to look at it since it became dirty.
+    is_offered: bool,
+    next_poll: Instant,
+}
+
+/// See the module.
+pub struct Pump {
+    app: Arc<App>,
+    dispatch: Arc<Dispatch>,
+    instance: InstanceId,
+    lanes: Vec<Lane>,
+    paused: Arc<AtomicBool>,
+}
+
+impl Pump {
+    /// A pump over all lanes of this process. While `paused` is set it claims nothing.
+    pub fn new(app: Arc<App>, dispatch: Arc<Dispatch>, instance: InstanceId, paused: Arc<AtomicBool>) -> Self {
+        let lane = |route: &Route| Lane {
+            route: route.clone(),
+            cursor: None,
+            tenants: 1,
+            is_dirty: true,
+            is_offered: false,
+            next_poll: Instant::now(),
+        };
+        let lanes = app.routing.routes.iter().filter(|route| !route.accounts.is_empty()).map(lane).collect();
+        Self { app, dispatch, instance, lanes, paused }
+    }
+
+    /// Runs until the process stops claiming.
+    pub async fn run(mut self) {
+        while !self.dispatch.is_stopping() {
+            let until_next = self.mark_due();
+            match self.plan() {
+                Some(plan) => self.claim(plan).await,
+                None => {
+                    let wait = self.token_wait().map_or(until_next, |wait| wait.min(until_next));
+                    tokio::select! {
+                        () = self.app.wake.hinted() => {}
+                        () = tokio::time::sleep(wait) => {}
+                    }
+                }
+            }
+        }
+    }
+
+    /// Marks the lanes that hints or the poll say are due; returns how long nothing else will be.
+    fn mark_due(&mut self) -> Duration {
+        let (clock_now, now) = (self.app.clock.now(), Instant::now());
+        let (hinted, next) = self.app.wake.take_due(clock_now);
+        let mut wait = next.map_or(Duration::from_secs(1), |at| self.app.clock.real(at.since(clock_now)));
+        for lane in &mut self.lanes {
+            if hinted.contains(&lane.route.lane) {
+                lane.is_dirty = true;
+            }
+            if lane.next_poll <= now {
+                lane.is_dirty = true;
+                lane.next_poll = now + self.app.clock.real(poll_interval(lane.route.class));
+            }
+            wait = wait.min(lane.next_poll.saturating_duration_since(now));
+        }
+        wait.max(Duration::from_millis(1))
+    }
+
+    /// What to claim now; `None` where nothing is due or nobody has room.
+    fn plan(&mut self) -> Option<ClaimPlan> {
+        if self.paused.load(Ordering::Relaxed) {
+            return None;
+        }
+        let now = self.app.clock.now();
+        let dirty: Vec<&Lane> = self.lanes.iter().filter(|lane| lane.is_dirty).collect();
+        let mut wanted: Vec<AccountId> = Vec::new();
+        for account in dirty.iter().flat_map(|lane| &lane.route.accounts) {
+            if !wanted.contains(&account.id) {
+                wanted.push(account.id);
+            }
+        }
+        if wanted.is_empty() {
+            return None;
+        }
+        let accounts = self.dispatch.slots.capacity(&wanted, CLAIM_ROWS, now);
+        let room = |lane: &Lane| -> u16 {
+            let of = |id: AccountId| {
+                accounts.iter().find(|capacity| capacity.account == id).map_or(0, |capacity| capacity.free_for(lane.route.class))
+            };
+            lane.route.accounts.iter().map(|account| of(account.id)).fold(0, u16::saturating_add).min(CLAIM_ROWS)
+        };
+        let full: Vec<LaneId> = dirty.iter().filter(|lane| room(lane) == 0 && !lane.is_offered).map(|lane| lane.route.lane).collect();
+        let lanes: Vec<LanePlan> = dirty.into_iter().filter(|lane| room(lane) > 0).map(|lane| plan_lane(lane, room(lane))).collect();
+        self.offer(&full);
+        (!lanes.is_empty()).then(|| ClaimPlan { instance: self.instance, lease_until: now.plus(LEASE), lanes, accounts })
+    }
+
+    /// Lets other processes know of lanes that this one has no room for, once.
+    fn offer(&mut self, full: &[LaneId]) {
+        if full.is_empty() {
+            return;
+        }
+        for lane in self.lanes.iter_mut().filter(|lane| full.contains(&lane.route.lane)) {
+            lane.is_offered = true;
+        }
+        self.app.wake.others(full);
+    }
+
+    async fn claim(&mut self, plan: ClaimPlan) {
+        let asked: Vec<(LaneId, u16)> = plan.lanes.iter().map(|lane| (lane.lane, lane.limit)).collect();
+        match self.app.writer.claim(plan).await {
+            Ok(claimed) => self.take(claimed, &asked),
+            Err(error) => {
+                // The keeper reports the store's state; the rows are found again by the poll, or by the reaper.
+                tracing::debug!(error = %error, "claim failed");
+                tokio::time::sleep(AFTER_FAILURE).await;
+            }
+        }
+    }
+
+    fn take(&mut self, claimed: Claimed, asked: &[(LaneId, u16)]) {
+        for seen in &claimed.lanes {
+            let Some(lane) = self.lanes.iter_mut().find(|lane| lane.route.lane == seen.lane) else { continue };
+            let limit = asked.iter().find(|(lane, _)| *lane == seen.lane).map_or(0, |(_, limit)| *limit);
+            lane.cursor = seen.cursor;
+            lane.tenants = seen.tenants;
+            // Fewer than were asked for: nothing else is due. With several tenants each was capped, so look again.
+            let is_drained = seen.candidates < usize::from(limit) && seen.tenants <= 1;
+            lane.is_dirty = !is_drained && seen.candidates > 0;
+            lane.is_offered &= lane.is_dirty;
+        }
+        if !claimed.dispatched.is_empty() {
+            self.dispatch.begin(claimed.dispatched);
+        }
+    }
+
+    /// How long until a drained wallet of an account with work may hold a token again.
+    fn token_wait(&self) -> Option<Duration> {
+        let dirty = self.lanes.iter().filter(|lane| lane.is_dirty);
+        dirty.flat_map(|lane| &lane.route.accounts).filter_map(|account| account.rate).map(token_interval).min()
+    }
+}
+
+fn plan_lane(lane: &Lane, limit: u16) -> LanePlan {
+    // One tenant alone may have it all; several share, and the ring goes on next time.
+    let tenant_limit = if lane.tenants <= 1 { limit } else { (limit / 8).max(1) };
+    LanePlan {
+        lane: lane.route.lane,
+        class: lane.route.class,
+        route: lane.route.accounts.iter().map(|account| account.id).collect(),
+        limit,
+        tenant_limit,
+        cursor: lane.cursor,
+        low: None,
+    }
+}
+
+/// 1 s for critical, 2 s for others, each with 20% jitter.
+fn poll_interval(class: Class) -> Duration {
+    let base = match class {
+        Class::Critical => Duration::from_secs(1),
+        Class::Transactional | Class::Bulk => Duration::from_secs(2),
+    };
+    base.mul_f64(rand::rng().random_range(0.9..1.1))
+}

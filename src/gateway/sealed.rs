@@ -1,0 +1,188 @@
+//! What is stored sealed, by whom it is opened, and to which row and column each blob is bound: the one place that knows
+//! the form inside. How sealing works is `tidings_core::secrets`' business.
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use tidings_core::address::Mailbox;
+use tidings_core::content::Content;
+use tidings_core::ids::{DeliveryId, NotificationId};
+use tidings_core::outcome::{Outcome, RefusedCopy, Report};
+use tidings_core::secrets::{CannotOpen, Keyring};
+use uuid::Uuid;
+
+/// The shape of what is sealed here. A worker leaves rows of a newer one alone (S-231).
+pub const SCHEMA_VERSION: i16 = 1;
+
+/// Where one delivery goes.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Address {
+    /// As the caller wrote it, for the answer to the request and its replays.
+    pub written: String,
+    /// As it is sent to.
+    pub mailbox: Mailbox,
+    /// The caller's own facts about this recipient, in the caller's order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub metadata: Vec<(String, String)>,
+}
+
+/// What became of the copies of a message.
+#[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Copies {
+    /// Copies that were taken while others were refused.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub accepted: Vec<String>,
+    /// Copies that were refused; they are never tried again.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub refused: Vec<RefusedCopy>,
+}
+
+impl Copies {
+    /// The addresses that no later call includes.
+    pub fn left_out(&self) -> Vec<String> {
+        self.accepted.iter().cloned().chain(self.refused.iter().map(|copy| copy.address.clone())).collect()
+    }
+}
+
+/// Seals what is said.
+pub fn seal_content(keyring: &Keyring, id: NotificationId, content: &Content) -> Vec<u8> {
+    seal(keyring, content, &format!("content:{id}"))
+}
+
+/// Opens what is said.
+///
+/// # Errors
+/// When the blob is not of this row and key, or of a newer shape.
+pub fn open_content(keyring: &Keyring, id: NotificationId, sealed: &[u8]) -> Result<Content, CannotOpen> {
+    open(keyring, sealed, &format!("content:{id}"))
+}
+
+/// Seals where a delivery goes.
+pub fn seal_address(keyring: &Keyring, id: DeliveryId, address: &Address) -> Vec<u8> {
+    seal(keyring, address, &format!("address:{id}"))
+}
+
+/// Opens where a delivery goes.
+///
+/// # Errors
+/// When the blob is not of this row and key.
+pub fn open_address(keyring: &Keyring, id: DeliveryId, sealed: &[u8]) -> Result<Address, CannotOpen> {
+    open(keyring, sealed, &format!("address:{id}"))
+}
+
+/// Seals the caller's facts about a notification, in the caller's order; `None` where there are none.
+pub fn seal_metadata(keyring: &Keyring, id: NotificationId, metadata: &[(String, String)]) -> Option<Vec<u8>> {
+    (!metadata.is_empty()).then(|| seal(keyring, metadata, &format!("metadata:{id}")))
+}
+
+/// Opens the caller's facts about a notification.
+///
+/// # Errors
+/// When the blob is not of this row and key.
+pub fn open_metadata(keyring: &Keyring, id: NotificationId, sealed: &[u8]) -> Result<Vec<(String, String)>, CannotOpen> {
+    open(keyring, sealed, &format!("metadata:{id}"))
+}
+
+/// Seals the caller's name for the person.
+pub fn seal_reference(keyring: &Keyring, id: DeliveryId, reference: &str) -> Vec<u8> {
+    seal(keyring, reference, &format!("reference:{id}"))
+}
+
+/// Opens the caller's name for the person.
+///
+/// # Errors
+/// When the blob is not of this row and key.
+pub fn open_reference(keyring: &Keyring, id: DeliveryId, sealed: &[u8]) -> Result<String, CannotOpen> {
+    open(keyring, sealed, &format!("reference:{id}"))
+}
+
+/// Seals what a call reports about copies; `None` where it reports nothing and what is known stays.
+pub fn seal_copies(keyring: &Keyring, id: DeliveryId, report: &Report) -> Option<Vec<u8>> {
+    let refused = match &report.outcome {
+        Outcome::Accepted { refused_copies, .. } => refused_copies.as_slice(),
+        _ => &[],
+    };
+    if refused.is_empty() && report.accepted_copies.is_empty() {
+        return None;
+    }
+    let copies = Copies { accepted: report.accepted_copies.clone(), refused: refused.to_vec() };
+    Some(seal(keyring, &copies, &format!("copies:{id}")))
+}
+
+/// Opens what became of the copies of a message.
+///
+/// # Errors
+/// When the blob is not of this row and key.
+pub fn open_copies(keyring: &Keyring, id: DeliveryId, sealed: &[u8]) -> Result<Copies, CannotOpen> {
+    open(keyring, sealed, &format!("copies:{id}"))
+}
+
+/// Seals a message of the sandbox, which is JSON already.
+pub fn seal_sandbox(keyring: &Keyring, id: Uuid, body: &[u8]) -> Vec<u8> {
+    keyring.seal(body, format!("sandbox:{}", id.simple()).as_bytes(), rand::random())
+}
+
+/// Opens a message of the sandbox.
+///
+/// # Errors
+/// When the blob is not of this row and key.
+pub fn open_sandbox<T: DeserializeOwned>(keyring: &Keyring, id: Uuid, sealed: &[u8]) -> Result<T, CannotOpen> {
+    open(keyring, sealed, &format!("sandbox:{}", id.simple()))
+}
+
+fn seal<T: Serialize + ?Sized>(keyring: &Keyring, value: &T, context: &str) -> Vec<u8> {
+    let plain = serde_json::to_vec(value).expect("texts, lists and maps with text names always have a JSON form");
+    keyring.seal(&plain, context.as_bytes(), rand::random())
+}
+
+fn open<T: DeserializeOwned>(keyring: &Keyring, sealed: &[u8], context: &str) -> Result<T, CannotOpen> {
+    serde_json::from_slice(&keyring.open(sealed, context.as_bytes())?).map_err(|_| CannotOpen)
+}
+
+// Addresses and the caller's own facts never reach a log (S-213).
+impl std::fmt::Debug for Address {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Address(..)")
+    }
+}
+
+impl std::fmt::Debug for Copies {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Copies").field("accepted", &self.accepted.len()).field("refused", &self.refused.len()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tidings_core::time::Timestamp;
+
+    fn ids() -> (NotificationId, NotificationId) {
+        let at = Timestamp::from_millis(1_800_000_000_000);
+        (NotificationId::new(at, [1; 10]), NotificationId::new(at, [2; 10]))
+    }
+
+    #[test]
+    fn a_sealed_address_opens_for_its_own_delivery_alone() {
+        let (keyring, (id, other)) = (Keyring::derive(&[7; 32]), ids());
+        let mailbox: Mailbox = "Ada <Ada@Example.com>".parse().unwrap();
+        let address =
+            Address { written: "Ada <Ada@Example.com>".to_owned(), mailbox, metadata: vec![("seat".to_owned(), "4A".to_owned())] };
+        let sealed = seal_address(&keyring, id.delivery(1), &address);
+        assert_eq!(open_address(&keyring, id.delivery(1), &sealed), Ok(address));
+        assert_eq!(open_address(&keyring, id.delivery(2), &sealed), Err(CannotOpen));
+        assert_eq!(open_address(&keyring, other.delivery(1), &sealed), Err(CannotOpen));
+        assert_eq!(open_reference(&keyring, id.delivery(1), &sealed), Err(CannotOpen));
+    }
+
+    #[test]
+    fn copies_are_kept_when_some_were_refused_and_all_of_them_are_left_out_later() {
+        let (keyring, (id, _)) = (Keyring::derive(&[7; 32]), ids());
+        let refused = vec![RefusedCopy { address: "b@example.com".to_owned(), code: "550 5.1.1".to_owned() }];
+        let mut report = Report::new(Outcome::Accepted { message_id: None, refused_copies: refused });
+        report.accepted_copies = vec!["c@example.com".to_owned()];
+        let sealed = seal_copies(&keyring, id.delivery(1), &report).expect("a copy was refused");
+        let copies = open_copies(&keyring, id.delivery(1), &sealed).unwrap();
+        assert_eq!(copies.left_out(), ["c@example.com", "b@example.com"]);
+        assert_eq!(seal_copies(&keyring, id.delivery(1), &Report::new(Outcome::Ambiguous)), None);
+    }
+}

@@ -1,0 +1,195 @@
+//! How busy and how well each account is, in this process: slots in use, tokens in the wallet, pauses, parking.
+//! All of it may vanish (S-030). Who gets a free slot is `judge`'s decision.
+
+use std::collections::HashMap;
+use std::num::NonZeroU32;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use governor::{DefaultDirectRateLimiter, Quota, RateLimiter};
+use tidings_core::ids::AccountId;
+use tidings_core::judge::AccountCapacity;
+use tidings_core::outcome::Outcome;
+use tidings_core::time::Timestamp;
+use tidings_core::words::Class;
+
+use crate::routing::Account;
+
+/// After how long a parked account tries one waiting message again.
+const PARKED: [Duration; 4] = [Duration::from_secs(60), Duration::from_secs(120), Duration::from_secs(300), Duration::from_secs(600)];
+
+/// The slots of every account of this process.
+pub struct Slots {
+    accounts: Mutex<HashMap<AccountId, AccountSlots>>,
+}
+
+struct AccountSlots {
+    account: Arc<Account>,
+    used: HashMap<Class, u16>,
+    limiter: Option<DefaultDirectRateLimiter>,
+    wallet: u32,
+    paused_until: Option<Timestamp>,
+    parked: Option<Parked>,
+}
+
+struct Parked {
+    tries: usize,
+    next_try: Timestamp,
+    trying: bool,
+}
+
+/// Why an account takes nothing now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Hindrance {
+    /// The provider asked for silence until then.
+    Paused(Timestamp),
+    /// Its credential was refused; it tries again then.
+    Parked(Timestamp),
+}
+
+impl Slots {
+    /// All slots free, all accounts well.
+    pub fn new(accounts: &[Arc<Account>]) -> Self {
+        let slots = accounts.iter().map(|account| (account.id, AccountSlots::new(account.clone())));
+        Self { accounts: Mutex::new(slots.collect()) }
+    }
+
+    /// What the accounts in `wanted` can take now. Tokens are drawn for at most `rows` calls, and kept when not used.
+    pub fn capacity(&self, wanted: &[AccountId], rows: u16, now: Timestamp) -> Vec<AccountCapacity> {
+        let mut accounts = self.lock();
+        wanted.iter().filter_map(|id| Some(accounts.get_mut(id)?.capacity(rows, now))).collect()
+    }
+
+    /// A call by this account begins.
+    pub fn begin(&self, id: AccountId, class: Class) {
+        if let Some(slots) = self.lock().get_mut(&id) {
+            *slots.used.entry(class).or_default() += 1;
+            if slots.limiter.is_some() {
+                slots.wallet = slots.wallet.saturating_sub(1);
+            }
+            if let Some(parked) = &mut slots.parked {
+                parked.trying = true;
+            }
+        }
+    }
+
+    /// Learns from an outcome; the slot stays in use until `end`.
+    pub fn learn(&self, id: AccountId, outcome: &Outcome, now: Timestamp) {
+        if let Some(slots) = self.lock().get_mut(&id) {
+            slots.learn(outcome, now);
+        }
+    }
+
+    /// The outcome of a call is committed: its slot is free.
+    pub fn end(&self, id: AccountId, class: Class) {
+        if let Some(used) = self.lock().get_mut(&id).and_then(|slots| slots.used.get_mut(&class)) {
+            *used = used.saturating_sub(1);
+        }
+    }
+
+    /// Why the account takes nothing now, if it does not.
+    pub fn hindrance(&self, id: AccountId, now: Timestamp) -> Option<Hindrance> {
+        let accounts = self.lock();
+        let slots = accounts.get(&id)?;
+        let parked = slots.parked.as_ref().map(|parked| Hindrance::Parked(parked.next_try));
+        parked.or(slots.paused_until.filter(|until| *until > now).map(Hindrance::Paused))
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<AccountId, AccountSlots>> {
+        self.accounts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl AccountSlots {
+    fn new(account: Arc<Account>) -> Self {
+        let limiter = account.rate.map(|rate| RateLimiter::direct(Quota::per_second(rate)));
+        Self { account, used: HashMap::new(), limiter, wallet: 0, paused_until: None, parked: None }
+    }
+
+    fn capacity(&mut self, rows: u16, now: Timestamp) -> AccountCapacity {
+        let none = AccountCapacity { account: self.account.id, free: 0, free_for_others: 0, free_for_bulk: 0 };
+        if !self.account.is_on || self.paused_until.is_some_and(|until| until > now) {
+            return none;
+        }
+        self.paused_until = None;
+        if let Some(parked) = &self.parked {
+            // One message tries whether the credential works again.
+            let tries = u16::from(!parked.trying && parked.next_try <= now);
+            return AccountCapacity { free: tries, free_for_others: tries, free_for_bulk: tries, ..none };
+        }
+        let used = |class: Class| self.used.get(&class).copied().unwrap_or_default();
+        let (bulk, others) = (used(Class::Bulk), used(Class::Bulk) + used(Class::Transactional));
+        let slots = self.account.concurrency.max(1);
+        let (for_others, for_bulk) = reserved(slots);
+        let mut free = slots.saturating_sub(others + used(Class::Critical));
+        if let Some(limiter) = &self.limiter {
+            draw(limiter, &mut self.wallet, u32::from(free.min(rows)));
+            free = free.min(u16::try_from(self.wallet).unwrap_or(u16::MAX));
+        }
+        AccountCapacity {
+            account: self.account.id,
+            free,
+            free_for_others: free.min(for_others.saturating_sub(others)),
+            free_for_bulk: free.min(for_bulk.saturating_sub(bulk)),
+        }
+    }
+
+    fn learn(&mut self, outcome: &Outcome, now: Timestamp) {
+        match outcome {
+            Outcome::Throttled { retry_after } => {
+                let until = now.plus(retry_after.unwrap_or(Duration::from_secs(1)));
+                self.paused_until = Some(self.paused_until.map_or(until, |earlier| earlier.max(until)));
+            }
+            Outcome::Credential => {
+                // Calls that were already running do not count as further tries.
+                let tries = match &self.parked {
+                    Some(parked) if parked.trying => parked.tries + 1,
+                    Some(parked) => parked.tries,
+                    None => 0,
+                };
+                let wait = PARKED[tries.min(PARKED.len() - 1)];
+                self.parked = Some(Parked { tries, next_try: now.plus(wait), trying: false });
+            }
+            Outcome::Accepted { .. } | Outcome::Refused { .. } => self.parked = None,
+            Outcome::NotSent { .. } | Outcome::Ambiguous | Outcome::NotStarted | Outcome::BuildFailed => {
+                // Says nothing about the credential: the next try decides.
+                if let Some(parked) = &mut self.parked {
+                    parked.trying = false;
+                    parked.next_try = now.plus(PARKED[parked.tries.min(PARKED.len() - 1)]);
+                }
+            }
+        }
+    }
+}
+
+/// How many of `slots` may be used by anything but critical, and by bulk. Reserved slots are never lent (S-081).
+fn reserved(slots: u16) -> (u16, u16) {
+    if slots < 2 {
+        return (slots, slots);
+    }
+    let critical = slots.div_ceil(5).max(1);
+    let bulk = u16::try_from(u32::from(slots) * 7 / 10).unwrap_or(slots).max(1);
+    (slots - critical, bulk.min(slots - critical))
+}
+
+/// Draws tokens until the wallet holds `wanted`, at most one second's worth; governor cannot take any back.
+fn draw(limiter: &DefaultDirectRateLimiter, wallet: &mut u32, wanted: u32) {
+    while *wallet < wanted && limiter.check().is_ok() {
+        *wallet += 1;
+    }
+}
+
+/// The shortest wait after which a drained wallet may hold a token again.
+pub fn token_interval(rate: NonZeroU32) -> Duration {
+    Duration::from_secs(1) / rate.get()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fifth_is_kept_for_critical_and_bulk_gets_seven_tenths() {
+        assert_eq!([1, 2, 3, 5, 10, 32, 100].map(reserved), [(1, 1), (1, 1), (2, 2), (4, 3), (8, 7), (25, 22), (80, 70)]);
+    }
+}

@@ -1,0 +1,234 @@
+//! The group commit: what arrives during one commit becomes the next one, critical first. No delay is added anywhere.
+//! What the commands mean is the store's and core's business; this decides what rides together and how much may queue.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tidings_core::judge::ClaimPlan;
+use tidings_core::policy::Rules;
+use tidings_core::sandbox::SandboxMessage;
+use tidings_core::store::{Accepted, Claimed, NewNotification, Store, StoreError, WriteBatch};
+use tidings_core::time::Clock;
+use tidings_core::transition::{Finish, Landed};
+use tidings_core::words::Class;
+use tokio::sync::{Notify, oneshot};
+
+/// Rows in one transaction; above this a commit would hold up a critical message.
+const BATCH_ROWS: usize = 128;
+/// Accepts that may wait; beyond it callers are told to come back (S-091).
+const ACCEPT_QUEUE: usize = 4_096;
+
+/// Why a command got no answer from the store.
+#[derive(Debug, thiserror::Error)]
+pub enum WriteError {
+    /// More accepts wait than may; nothing happened.
+    #[error("too many requests wait for the store")]
+    Overloaded,
+    /// The process is stopping, or the writer died; it may have happened.
+    #[error("the writer has stopped")]
+    Stopped,
+    /// What the store says.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+type Reply<T> = oneshot::Sender<Result<T, StoreError>>;
+
+enum Command {
+    Accept(Arc<NewNotification>, Reply<Accepted>),
+    Finish(Box<Finish>, Reply<Landed>),
+    Claim(Box<ClaimPlan>, Reply<Claimed>),
+    Sandbox(Box<SandboxMessage>, Reply<()>),
+}
+
+impl Command {
+    fn rows(&self) -> usize {
+        match self {
+            Self::Accept(item, _) => 1 + item.deliveries.len(),
+            Self::Finish(..) | Self::Sandbox(..) => 1,
+            // The claim itself is short; its limit says how many rows it may write.
+            Self::Claim(plan, _) => plan.lanes.iter().map(|lane| usize::from(lane.limit)).sum::<usize>() / 2,
+        }
+    }
+}
+
+#[derive(Default)]
+struct Queue {
+    critical: VecDeque<Command>,
+    others: VecDeque<Command>,
+    accepts: usize,
+    closed: bool,
+    /// Writer tasks that still run.
+    running: usize,
+}
+
+/// Gives commands to the writer task; cheap to clone.
+#[derive(Clone)]
+pub struct Writer {
+    queue: Arc<(Mutex<Queue>, Notify)>,
+}
+
+impl Writer {
+    /// Starts the writer tasks, as many as the store can use.
+    pub fn start(store: Arc<dyn Store>, clock: Arc<dyn Clock>, rules: Arc<Rules>) -> Self {
+        let writer = Self { queue: Arc::default() };
+        for _ in 0..store.committers().max(1) {
+            writer.lock().running += 1;
+            tokio::spawn(run(writer.clone(), store.clone(), clock.clone(), rules.clone()));
+        }
+        writer
+    }
+
+    /// Commits an intent. The commit goes on when the caller goes away (S-013).
+    ///
+    /// # Errors
+    /// When it was not taken, or when that is not known.
+    pub async fn accept(&self, notification: Arc<NewNotification>) -> Result<Accepted, WriteError> {
+        let is_critical = notification.class == Class::Critical;
+        self.give(is_critical, |reply| Command::Accept(notification, reply)).await
+    }
+
+    /// Writes an outcome.
+    ///
+    /// # Errors
+    /// When it was not written, or when that is not known.
+    pub async fn finish(&self, finish: Finish) -> Result<Landed, WriteError> {
+        self.give(true, |reply| Command::Finish(Box::new(finish), reply)).await
+    }
+
+    /// Claims what is due.
+    ///
+    /// # Errors
+    /// When it failed; a claim whose commit is unknown is found by the reaper.
+    pub async fn claim(&self, plan: ClaimPlan) -> Result<Claimed, WriteError> {
+        self.give(true, |reply| Command::Claim(Box::new(plan), reply)).await
+    }
+
+    /// Keeps a message of the sandbox.
+    ///
+    /// # Errors
+    /// When it was not kept, or when that is not known.
+    pub async fn keep(&self, message: SandboxMessage) -> Result<(), WriteError> {
+        self.give(false, |reply| Command::Sandbox(Box::new(message), reply)).await
+    }
+
+    /// Takes no more commands; those that wait are still committed.
+    pub fn close(&self) {
+        self.lock().closed = true;
+        self.queue.1.notify_waiters();
+        self.queue.1.notify_one();
+    }
+
+    /// Returns when everything that waited is committed; call after `close`.
+    pub async fn drained(&self) {
+        while self.lock().running > 0 {
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+    }
+
+    async fn give<T>(&self, first: bool, command: impl FnOnce(Reply<T>) -> Command) -> Result<T, WriteError> {
+        let (reply, answer) = oneshot::channel();
+        let command = command(reply);
+        {
+            let mut queue = self.lock();
+            if queue.closed {
+                return Err(WriteError::Stopped);
+            }
+            if matches!(command, Command::Accept(..)) {
+                if queue.accepts >= ACCEPT_QUEUE {
+                    return Err(WriteError::Overloaded);
+                }
+                queue.accepts += 1;
+            }
+            if first { queue.critical.push_back(command) } else { queue.others.push_back(command) }
+        }
+        self.queue.1.notify_one();
+        answer.await.map_err(|_| WriteError::Stopped)?.map_err(WriteError::Store)
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Queue> {
+        // The queue is whole between any two statements: a panic elsewhere does not spoil it.
+        self.queue.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What rides in the next commit; `None` when the writer is closed and empty.
+    async fn next(&self) -> Option<Vec<Command>> {
+        loop {
+            let woken = self.queue.1.notified();
+            {
+                let mut queue = self.lock();
+                let taken = take(&mut queue);
+                if !taken.is_empty() {
+                    if !queue.critical.is_empty() || !queue.others.is_empty() {
+                        self.queue.1.notify_one();
+                    }
+                    return Some(taken);
+                }
+                if queue.closed {
+                    self.queue.1.notify_one();
+                    return None;
+                }
+            }
+            woken.await;
+        }
+    }
+}
+
+/// Takes critical commands first and at most one claim, up to the row limit; one command always fits.
+fn take(queue: &mut Queue) -> Vec<Command> {
+    let (mut taken, mut rows, mut claims) = (Vec::new(), 0, 0);
+    loop {
+        let from = if queue.critical.is_empty() { &mut queue.others } else { &mut queue.critical };
+        let Some(next) = from.front() else { break };
+        let is_claim = matches!(next, Command::Claim(..));
+        if !taken.is_empty() && (rows + next.rows() > BATCH_ROWS || (is_claim && claims > 0)) {
+            break;
+        }
+        rows += next.rows();
+        claims += usize::from(is_claim);
+        let Some(next) = from.pop_front() else { break };
+        queue.accepts -= usize::from(matches!(next, Command::Accept(..)));
+        taken.push(next);
+    }
+    taken
+}
+
+async fn run(writer: Writer, store: Arc<dyn Store>, clock: Arc<dyn Clock>, rules: Arc<Rules>) {
+    while let Some(commands) = writer.next().await {
+        let mut batch = WriteBatch::default();
+        let (mut accepts, mut finishes, mut claim, mut messages) = (Vec::new(), Vec::new(), None, Vec::new());
+        for command in commands {
+            match command {
+                Command::Accept(item, reply) => {
+                    batch.accept.push(item);
+                    accepts.push(reply);
+                }
+                Command::Finish(item, reply) => {
+                    batch.finish.push(*item);
+                    finishes.push(reply);
+                }
+                Command::Claim(plan, reply) => {
+                    batch.claim = Some(*plan);
+                    claim = Some(reply);
+                }
+                Command::Sandbox(message, reply) => {
+                    batch.sandbox.push(*message);
+                    messages.push(reply);
+                }
+            }
+        }
+        let results = store.commit(&rules, batch, clock.now()).await;
+        answer(accepts, results.accept);
+        answer(finishes, results.finish);
+        answer(claim.into_iter().collect(), results.claim.into_iter().collect());
+        answer(messages, results.sandbox);
+    }
+    writer.lock().running -= 1;
+}
+
+fn answer<T>(replies: Vec<Reply<T>>, results: Vec<Result<T, StoreError>>) {
+    for (reply, result) in replies.into_iter().zip(results) {
+        // Who has gone away reads the outcome by key.
+        let _ = reply.send(result);
+    }
+}

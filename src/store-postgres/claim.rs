@@ -1,0 +1,197 @@
+//! Claiming: due rows of each lane in the plan, tenants in turn, locked and judged in one transaction (S-032, S-043).
+//! Which of them go out is `judge`'s decision.
+
+use std::collections::HashMap;
+
+use sqlx::{Connection, PgConnection};
+use tidings_core::crash::fail_point;
+use tidings_core::delivery::Delivery;
+use tidings_core::ids::TenantId;
+use tidings_core::judge::{Candidate, ClaimPlan, LanePlan, SuppressionScope, judge};
+use tidings_core::policy::Rules;
+use tidings_core::state::State;
+use tidings_core::store::{Claimed, LaneSeen, StoreError};
+use tidings_core::time::Timestamp;
+use uuid::Uuid;
+
+use crate::apply::{Written, apply};
+use crate::error::{before, committing};
+use crate::instant::At;
+use crate::rows::{open_rows, word};
+use crate::{PostgresStore, SCHEMA_VERSION};
+
+/// How many tenants with due rows one look at the ring finds.
+const RING: usize = 16;
+/// How many tenants one look steps over, most of which have nothing due.
+const RING_STEPS: i32 = 512;
+/// How many looks one claim takes at a lane.
+const RING_LOOKS: usize = 8;
+
+/// Claims what the plan asks for and the judge clears.
+pub(crate) async fn claim(store: &PostgresStore, rules: &Rules, plan: &ClaimPlan, now: Timestamp) -> Result<Claimed, StoreError> {
+    let mut conn = store.connection().await?;
+    let mut tx = conn.begin().await.map_err(before)?;
+    let mut due: Vec<Delivery> = Vec::new();
+    let mut lanes = Vec::with_capacity(plan.lanes.len());
+    for lane in &plan.lanes {
+        lanes.push(look_at_lane(&mut tx, lane, now, &mut due).await?);
+    }
+    if due.is_empty() {
+        return Ok(Claimed { lanes, ..Claimed::default() });
+    }
+    let candidates = with_facts(&mut tx, due, now).await?;
+    let changes = judge(rules, plan, &candidates, now);
+    let mut written = Written::default();
+    apply(&mut tx, &changes, now, &mut written).await?;
+    if !changes.is_empty() {
+        fail_point("claim.before_commit");
+    }
+    tx.commit().await.map_err(committing)?;
+    if !changes.is_empty() {
+        fail_point("claim.after_commit");
+    }
+    let (dispatched, ended): (Vec<_>, Vec<_>) =
+        changes.into_iter().filter(|change| written.holds(change)).partition(|change| change.after.state == State::Dispatching);
+    for seen in &mut lanes {
+        // Whoever was served last stands at the end of the next ring, so that scarce room goes round.
+        let served = dispatched.iter().rev().find(|change| change.after.lane == seen.lane);
+        seen.cursor = served.map_or(seen.cursor, |change| Some(change.after.tenant));
+    }
+    Ok(Claimed { dispatched: dispatched.into_iter().map(|change| change.after).collect(), ended: ended.len(), lanes })
+}
+
+/// Goes around the ring of tenants from the plan's cursor until the lane's limit is reached or everybody was seen: a few
+/// rows of each tenant first, then more of those that have more.
+async fn look_at_lane(conn: &mut PgConnection, lane: &LanePlan, now: Timestamp, due: &mut Vec<Delivery>) -> Result<LaneSeen, StoreError> {
+    let limit = usize::from(lane.limit);
+    let start = lane.cursor.map_or(i32::MIN, |tenant| tenant.0);
+    let (mut after, mut until) = (start, i32::MAX);
+    let mut seen = LaneSeen { lane: lane.lane, candidates: 0, tenants: 0, cursor: lane.cursor };
+    let mut all: Vec<i32> = Vec::new();
+    let mut found: Vec<Delivery> = Vec::new();
+    let mut share = 0;
+    for _ in 0..RING_LOOKS {
+        let ring = ring(conn, lane, (after, until), now).await?;
+        let tenants: Vec<i32> = ring.iter().filter(|(_, is_due)| *is_due).map(|(tenant, _)| *tenant).collect();
+        let is_end = tenants.len() < RING && ring.len() < RING_STEPS as usize;
+        let has_wrapped = until != i32::MAX || start == i32::MIN;
+        let is_alone = all.is_empty() && tenants.len() == 1 && is_end && has_wrapped;
+        share = if is_alone { lane.limit } else { (lane.limit / 8).max(1) }.min(lane.tenant_limit);
+        let some = candidates(conn, lane, &tenants, share, limit - found.len(), &found, now).await?;
+        found.extend(some);
+        all.extend(tenants);
+        seen.cursor = if is_end { found.last().map(|delivery| delivery.tenant) } else { ring.last().map(|(tenant, _)| TenantId(*tenant)) };
+        if found.len() >= limit || (is_end && has_wrapped) {
+            break;
+        }
+        // Past the end of the ring: on from its beginning, up to where we came in.
+        (after, until) = if is_end { (i32::MIN, start) } else { (ring.last().map_or(after, |(tenant, _)| *tenant), until) };
+    }
+    if found.len() >= limit {
+        seen.cursor = found.last().map(|delivery| delivery.tenant);
+    } else if !found.is_empty() && share < lane.tenant_limit {
+        let more = candidates(conn, lane, &all, lane.tenant_limit - share, limit - found.len(), &found, now).await?;
+        found.extend(more);
+    }
+    seen.tenants = RING.min(all.len());
+    seen.candidates = found.len();
+    due.append(&mut found);
+    Ok(seen)
+}
+
+/// The next tenants with waiting rows, in order, and whether their first row is due: one index probe for each.
+async fn ring(
+    conn: &mut PgConnection,
+    lane: &LanePlan,
+    (after, until): (i32, i32),
+    now: Timestamp,
+) -> Result<Vec<(i32, bool)>, StoreError> {
+    let rows = sqlx::query!(
+        r#"WITH RECURSIVE t (tenant_id, is_due, found, step) AS (
+            SELECT $2::int, false, 0, 0
+            UNION ALL
+            SELECT n.tenant_id, n.is_due, t.found + n.is_due::int, t.step + 1
+            FROM t CROSS JOIN LATERAL (
+                SELECT q.tenant_id, q.available_at <= $4 AS is_due FROM queue q
+                WHERE q.lane = $1 AND q.available_at IS NOT NULL AND q.tenant_id > t.tenant_id AND q.tenant_id <= $3
+                ORDER BY q.tenant_id, q.available_at LIMIT 1) n
+            WHERE t.found < $5 AND t.step < $6)
+         SELECT tenant_id AS "tenant_id!", is_due AS "is_due!" FROM t WHERE step > 0 ORDER BY step"#,
+        lane.lane.0,
+        after,
+        until,
+        At(now),
+        RING as i32,
+        RING_STEPS,
+    )
+    .fetch_all(conn)
+    .await
+    .map_err(before)?;
+    Ok(rows.into_iter().map(|row| (row.tenant_id, row.is_due)).collect())
+}
+
+/// Due rows of these tenants that nobody else holds, `share` of each and `room` of all, locked; without those that we
+/// have. Rows of a newer shape are left alone (S-231).
+async fn candidates(
+    conn: &mut PgConnection,
+    lane: &LanePlan,
+    tenants: &[i32],
+    share: u16,
+    room: usize,
+    found: &[Delivery],
+    now: Timestamp,
+) -> Result<Vec<Delivery>, StoreError> {
+    if tenants.is_empty() || room == 0 {
+        return Ok(Vec::new());
+    }
+    let found: Vec<Uuid> = found.iter().map(|delivery| delivery.id.as_uuid()).collect();
+    let rows = open_rows!(
+        "FROM unnest($2::int[]) AS t (tenant_id)
+         CROSS JOIN LATERAL (
+            SELECT * FROM queue q
+            WHERE q.lane = $1 AND q.tenant_id = t.tenant_id AND q.available_at >= $3 AND q.available_at <= $4 AND q.schema_version <= $5
+                AND q.id <> ALL($8)
+            ORDER BY q.available_at, q.id LIMIT $6 FOR UPDATE SKIP LOCKED) q
+         JOIN lanes l ON l.id = q.lane
+         LIMIT $7",
+        lane.lane.0,
+        tenants,
+        lane.low.map_or(At::ALWAYS, At),
+        At(now),
+        SCHEMA_VERSION,
+        i64::from(share),
+        room as i64,
+        &found[..],
+    )
+    .fetch_all(conn)
+    .await
+    .map_err(before)?;
+    rows.into_iter().map(|row| row.delivery()).collect()
+}
+
+/// What decides beside the row itself: suppressions of its address, and whether its tenant may send.
+async fn with_facts(conn: &mut PgConnection, due: Vec<Delivery>, now: Timestamp) -> Result<Vec<Candidate>, StoreError> {
+    let ids: Vec<Uuid> = due.iter().map(|delivery| delivery.id.as_uuid()).collect();
+    let rows = sqlx::query!(
+        r#"SELECT q.id, COALESCE(t.state = 'active', false) AS "tenant_active!", ARRAY(
+            SELECT s.scope FROM suppressions s
+            WHERE s.tenant_id = q.tenant_id AND s.mode = q.mode AND s.channel = l.channel
+                AND s.address_digest IN (q.address_digest, q.old_digest) AND (s.expires_at IS NULL OR s.expires_at > $2)) AS "scopes!"
+         FROM queue q JOIN lanes l ON l.id = q.lane LEFT JOIN tenants t ON t.id = q.tenant_id
+         WHERE q.id = ANY($1)"#,
+        &ids[..],
+        At(now),
+    )
+    .fetch_all(conn)
+    .await
+    .map_err(before)?;
+    let mut facts: HashMap<Uuid, (bool, Vec<String>)> = rows.into_iter().map(|row| (row.id, (row.tenant_active, row.scopes))).collect();
+    due.into_iter()
+        .map(|delivery| {
+            // Locked by us, so it is there; and what is not known does not go out (S-220).
+            let (tenant_active, scopes) = facts.remove(&delivery.id.as_uuid()).unwrap_or_default();
+            let suppressions = scopes.iter().map(|scope| word::<SuppressionScope>(scope)).collect::<Result<_, _>>()?;
+            Ok(Candidate { delivery, suppressions, tenant_active })
+        })
+        .collect()
+}

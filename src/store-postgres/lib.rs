@@ -1,0 +1,261 @@
+//! The PostgreSQL store: the SQL behind the ports of `tidings-core`, for any number of processes on one database.
+//! Decisions are core's, made inside the transactions here; times come in as arguments.
+
+mod accept;
+mod apply;
+mod audit;
+mod claim;
+mod commit;
+mod error;
+mod finish;
+mod history;
+mod instant;
+mod read;
+mod registry;
+mod rows;
+mod sandbox;
+mod schema;
+mod sweep;
+mod wake;
+
+use std::future::Future;
+use std::sync::atomic::AtomicI64;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use sqlx::pool::PoolConnection;
+use sqlx::postgres::PgConnectOptions;
+use sqlx::{PgPool, Postgres};
+use tidings_core::ids::{AccountId, DeliveryId, InstanceId, LaneId, NotificationId, TenantId};
+use tidings_core::policy::Rules;
+use tidings_core::sandbox::SandboxMessage;
+use tidings_core::store::{
+    ApiKey, Finding, KeyHolder, SandboxFilter, Store, StoreError, StoredNotification, StoredOutgoing, Sweep, Swept, Tenant, WriteBatch,
+    WriteResults,
+};
+use tidings_core::time::Timestamp;
+use tidings_core::words::{Channel, Class, Mode};
+use uuid::Uuid;
+
+pub use crate::wake::{WakeListener, Woken};
+
+/// The newest shape of rows that this binary knows; newer ones are left to newer binaries (S-231).
+const SCHEMA_VERSION: i16 = 1;
+
+/// No answer within this time: the call is given up. Every statement ends by itself long before.
+const CALL_LIMIT: Duration = Duration::from_secs(10);
+
+/// How to use a database.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Connections of the pool; wake-ups and migrations have their own.
+    pub max_connections: u32,
+    /// Off behind a pooler that gives every transaction another session.
+    pub statement_cache: bool,
+    /// Accept a database that does not wait for the disk.
+    pub relaxed_durability: bool,
+    /// Where to migrate, when not by the same URL.
+    pub migrate_url: Option<String>,
+    /// Where to notify and listen, when not by the same URL.
+    pub listen_url: Option<String>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { max_connections: 16, statement_cache: true, relaxed_durability: false, migrate_url: None, listen_url: None }
+    }
+}
+
+/// A PostgreSQL database behind the port.
+#[derive(Debug)]
+pub struct PostgresStore {
+    pool: PgPool,
+    describe: String,
+    committers: usize,
+    migrate_options: PgConnectOptions,
+    listen_options: PgConnectOptions,
+    wake: wake::Wake,
+    relaxed_durability: bool,
+    partitions_due: AtomicI64,
+}
+
+impl PostgresStore {
+    /// A store on the database that `url` names. Connections are made when they are first needed, so a database that is
+    /// away is told by `migrate` and `time`, which may be tried again; both refuse one whose commits do not wait for the
+    /// disk (S-002).
+    ///
+    /// # Errors
+    /// When a URL cannot be read.
+    pub async fn connect(url: &str, options: Options) -> Result<Self, StoreError> {
+        schema::connect(url, &options)
+    }
+
+    /// Wakes other processes for rows in these lanes, soon and once for many calls. A hint: it may get lost. To be called
+    /// after a commit, inside a runtime; does not wait.
+    pub fn notify(&self, lanes: &[LaneId]) {
+        self.wake.notify(lanes);
+    }
+
+    /// Hears the hints of all processes, on a connection of its own.
+    ///
+    /// # Errors
+    /// When the database does not answer.
+    pub async fn listen(&self) -> Result<WakeListener, StoreError> {
+        WakeListener::listen(self.listen_options.clone()).await
+    }
+
+    async fn connection(&self) -> Result<PoolConnection<Postgres>, StoreError> {
+        self.pool.acquire().await.map_err(error::before)
+    }
+}
+
+async fn limited<T>(call: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
+    tokio::time::timeout(CALL_LIMIT, call).await.unwrap_or_else(|_| Err(error::silent()))
+}
+
+async fn limited_write<T>(call: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
+    tokio::time::timeout(CALL_LIMIT, call).await.unwrap_or_else(|_| Err(error::silent_commit()))
+}
+
+#[async_trait]
+impl Store for PostgresStore {
+    fn describe(&self) -> String {
+        self.describe.clone()
+    }
+
+    async fn migrate(&self) -> Result<(), StoreError> {
+        schema::migrate(self).await
+    }
+
+    async fn time(&self) -> Result<Option<Timestamp>, StoreError> {
+        limited(schema::time(self)).await
+    }
+
+    async fn prove_writable(&self, instance: InstanceId, now: Timestamp) -> Result<(), StoreError> {
+        limited_write(schema::prove_writable(self, instance, now)).await
+    }
+
+    async fn close(&self) {
+        self.wake.close();
+        // Calls that run are waited for, but not for ever.
+        let _ = tokio::time::timeout(CALL_LIMIT, self.pool.close()).await;
+    }
+
+    async fn setting(&self, key: &str) -> Result<Option<Vec<u8>>, StoreError> {
+        limited(registry::setting(self, key)).await
+    }
+
+    async fn settle_setting(&self, key: &str, value: &[u8]) -> Result<Vec<u8>, StoreError> {
+        limited_write(registry::settle_setting(self, key, value)).await
+    }
+
+    async fn ensure_tenant(&self, name: &str) -> Result<Tenant, StoreError> {
+        limited_write(registry::ensure_tenant(self, name)).await
+    }
+
+    async fn tenants(&self) -> Result<Vec<Tenant>, StoreError> {
+        limited(registry::tenants(self)).await
+    }
+
+    async fn add_key(&self, key: &ApiKey) -> Result<(), StoreError> {
+        limited_write(registry::add_key(self, key)).await
+    }
+
+    async fn keys(&self) -> Result<Vec<ApiKey>, StoreError> {
+        limited(registry::keys(self)).await
+    }
+
+    async fn key_by_hash(&self, key_hash: &[u8]) -> Result<Option<ApiKey>, StoreError> {
+        limited(registry::key_by_hash(self, key_hash)).await
+    }
+
+    async fn ensure_accounts(&self, accounts: &[(String, String)]) -> Result<Vec<AccountId>, StoreError> {
+        limited_write(registry::ensure_accounts(self, accounts)).await
+    }
+
+    async fn account_names(&self) -> Result<Vec<(AccountId, String)>, StoreError> {
+        limited(registry::account_names(self)).await
+    }
+
+    async fn ensure_lanes(&self, lanes: &[(Channel, Class, String)]) -> Result<Vec<LaneId>, StoreError> {
+        limited_write(registry::ensure_lanes(self, lanes)).await
+    }
+
+    async fn lanes(&self) -> Result<Vec<(LaneId, Channel, Class, String)>, StoreError> {
+        limited(registry::lanes(self)).await
+    }
+
+    async fn register_instance(&self, now: Timestamp, config_digest: &[u8]) -> Result<InstanceId, StoreError> {
+        schema::partitions_ahead(self, now).await;
+        limited_write(registry::register_instance(self, now, config_digest)).await
+    }
+
+    async fn commit(&self, rules: &Rules, batch: WriteBatch, now: Timestamp) -> WriteResults {
+        commit::commit(self, rules, batch, now).await
+    }
+
+    fn committers(&self) -> usize {
+        self.committers
+    }
+
+    async fn renew(
+        &self,
+        instance: InstanceId,
+        running: &[(DeliveryId, u16)],
+        until: Timestamp,
+        now: Timestamp,
+    ) -> Result<Vec<DeliveryId>, StoreError> {
+        limited(sweep::renew(self, instance, running, until, now)).await
+    }
+
+    async fn sweep(&self, rules: &Rules, sweep: Sweep, limit: i64, now: Timestamp) -> Result<Vec<Swept>, StoreError> {
+        schema::partitions_ahead(self, now).await;
+        limited_write(sweep::sweep(self, rules, sweep, limit, now)).await
+    }
+
+    async fn void_leases(&self, _now: Timestamp) -> Result<u64, StoreError> {
+        // Owners may live in other processes: leases end by themselves.
+        Ok(0)
+    }
+
+    async fn outgoing(&self, ids: &[DeliveryId]) -> Result<Vec<StoredOutgoing>, StoreError> {
+        limited(read::outgoing(self, ids)).await
+    }
+
+    async fn by_key(&self, tenant: TenantId, mode: Mode, idempotency_key: &str) -> Result<Option<KeyHolder>, StoreError> {
+        limited(read::by_key(self, tenant, mode, idempotency_key)).await
+    }
+
+    async fn notification(&self, tenant: TenantId, mode: Mode, id: NotificationId) -> Result<Option<StoredNotification>, StoreError> {
+        limited(read::notification(self, tenant, mode, id)).await
+    }
+
+    async fn next_due(&self) -> Result<Vec<(LaneId, Timestamp)>, StoreError> {
+        limited(read::next_due(self)).await
+    }
+
+    async fn audit(&self, since: Timestamp, until: Timestamp, overdue: Timestamp) -> Result<Vec<Finding>, StoreError> {
+        limited(audit::audit(self, since, until, overdue)).await
+    }
+
+    async fn open_count(&self) -> Result<i64, StoreError> {
+        limited(read::open_count(self)).await
+    }
+
+    async fn sandbox_messages(
+        &self,
+        tenant: TenantId,
+        mode: Option<Mode>,
+        filter: &SandboxFilter,
+    ) -> Result<Vec<SandboxMessage>, StoreError> {
+        limited(sandbox::page(self, tenant, mode, filter)).await
+    }
+
+    async fn sandbox_message(&self, tenant: TenantId, mode: Option<Mode>, id: Uuid) -> Result<Option<SandboxMessage>, StoreError> {
+        limited(sandbox::message(self, tenant, mode, id)).await
+    }
+
+    async fn clear_sandbox(&self, tenant: TenantId, mode: Option<Mode>) -> Result<u64, StoreError> {
+        limited_write(sandbox::clear(self, tenant, mode)).await
+    }
+}

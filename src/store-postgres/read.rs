@@ -1,0 +1,194 @@
+//! Reading: what adapters need of a delivery, a notification with all that became of it, and what waits.
+
+use std::collections::HashMap;
+
+use sqlx::{Connection, PgConnection};
+use tidings_core::delivery::{AttemptRecord, Delivery};
+use tidings_core::ids::{DeliveryId, LaneId, NotificationId, TenantId};
+use tidings_core::store::{KeyHolder, StoreError, StoredDelivery, StoredNotification, StoredOutgoing};
+use tidings_core::time::Timestamp;
+use tidings_core::words::Mode;
+use uuid::Uuid;
+
+use crate::PostgresStore;
+use crate::error::before;
+use crate::rows::{AttemptRow, RecordRow, open_rows, records, word};
+
+/// What adapters need, still sealed. `id = ANY` beside the joins lets the planner leave out partitions.
+pub(crate) async fn outgoing(store: &PostgresStore, ids: &[DeliveryId]) -> Result<Vec<StoredOutgoing>, StoreError> {
+    let mut conn = store.connection().await?;
+    let deliveries: Vec<Uuid> = ids.iter().map(|id| id.as_uuid()).collect();
+    let notifications: Vec<Uuid> = ids.iter().map(|id| id.notification().as_uuid()).collect();
+    let rows = sqlx::query!(
+        r#"SELECT d.id, d.address, d.copies, d.message_id, n.idempotency_key, n.schema_version, c.body AS "body?"
+         FROM unnest($1::uuid[], $2::uuid[]) AS x (id, notification_id)
+         JOIN deliveries d ON d.id = x.id AND d.id = ANY($1)
+         JOIN notifications n ON n.tenant_id = d.tenant_id AND n.id = x.notification_id AND n.id = ANY($2)
+         LEFT JOIN contents c ON c.id = x.notification_id AND c.id = ANY($2)"#,
+        &deliveries[..],
+        &notifications[..],
+    )
+    .fetch_all(&mut *conn)
+    .await
+    .map_err(before)?;
+    let outgoing = rows.into_iter().map(|row| {
+        Some(StoredOutgoing {
+            id: DeliveryId::from_uuid(row.id),
+            idempotency_key: row.idempotency_key,
+            schema_version: row.schema_version,
+            // Without an address it was erased; there is nothing to send it to.
+            address: row.address?,
+            body: row.body,
+            copies: row.copies,
+            message_id: row.message_id,
+        })
+    });
+    Ok(outgoing.flatten().collect())
+}
+
+/// Which notification holds a key.
+pub(crate) async fn by_key(store: &PostgresStore, tenant: TenantId, mode: Mode, key: &str) -> Result<Option<KeyHolder>, StoreError> {
+    let mut conn = store.connection().await?;
+    let row = sqlx::query!(
+        "SELECT notification_id, fingerprint, fingerprint_version FROM idempotency
+         WHERE tenant_id = $1 AND mode = $2 AND idempotency_key = $3",
+        tenant.0,
+        mode.as_i16(),
+        key,
+    )
+    .fetch_optional(&mut *conn)
+    .await
+    .map_err(before)?;
+    Ok(row.map(|row| KeyHolder {
+        id: NotificationId::from_uuid(row.notification_id),
+        fingerprint: row.fingerprint,
+        fingerprint_version: row.fingerprint_version,
+    }))
+}
+
+/// A notification with its deliveries and attempts, all of one moment: rows move between `queue` and the record.
+pub(crate) async fn notification(
+    store: &PostgresStore,
+    tenant: TenantId,
+    mode: Mode,
+    id: NotificationId,
+) -> Result<Option<StoredNotification>, StoreError> {
+    let mut conn = store.connection().await?;
+    let mut tx = conn.begin_with("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY").await.map_err(before)?;
+    let row = sqlx::query!(
+        "SELECT idempotency_key, category, class, tags, metadata, send_at, expires_at FROM notifications
+         WHERE tenant_id = $1 AND id = $2 AND mode = $3",
+        tenant.0,
+        id.as_uuid(),
+        mode.as_i16(),
+    )
+    .fetch_optional(&mut *tx)
+    .await
+    .map_err(before)?;
+    let Some(row) = row else { return Ok(None) };
+    let deliveries = deliveries(&mut tx, id).await?;
+    tx.commit().await.map_err(before)?;
+    Ok(Some(StoredNotification {
+        tenant,
+        id,
+        mode,
+        idempotency_key: row.idempotency_key,
+        category: row.category,
+        class: word(&row.class)?,
+        tags: row.tags,
+        metadata: row.metadata,
+        send_at: row.send_at.map(|at| at.0),
+        expires_at: row.expires_at.0,
+        deliveries,
+    }))
+}
+
+async fn deliveries(conn: &mut PgConnection, id: NotificationId) -> Result<Vec<StoredDelivery>, StoreError> {
+    let (first, last) = (id.as_uuid(), id.last_delivery().as_uuid());
+    let records = records!("FROM deliveries d WHERE d.id > $1 AND d.id <= $2 ORDER BY d.id", first, last)
+        .fetch_all(&mut *conn)
+        .await
+        .map_err(before)?;
+    let mut open = HashMap::new();
+    if records.iter().any(|record| record.state.is_none()) {
+        let rows = open_rows!("FROM queue q JOIN lanes l ON l.id = q.lane WHERE q.id > $1 AND q.id <= $2", first, last)
+            .fetch_all(&mut *conn)
+            .await
+            .map_err(before)?;
+        for row in rows {
+            let delivery = row.delivery()?;
+            open.insert(delivery.id, delivery);
+        }
+    }
+    let mut attempts = attempts(conn, first, last).await?;
+    records.into_iter().map(|record| stored(record, &mut open, &mut attempts)).collect()
+}
+
+fn stored(
+    record: RecordRow,
+    open: &mut HashMap<DeliveryId, Delivery>,
+    attempts: &mut HashMap<DeliveryId, Vec<AttemptRecord>>,
+) -> Result<StoredDelivery, StoreError> {
+    let id = DeliveryId::from_uuid(record.id);
+    let delivery = match record.delivery()? {
+        Some(ended) => ended,
+        None => open.remove(&id).ok_or_else(|| StoreError::Unreadable("an open delivery has no queue row".to_owned()))?,
+    };
+    Ok(StoredDelivery {
+        delivery,
+        address: record.address,
+        reference: record.reference,
+        copies: record.copies,
+        message_id: record.message_id,
+        updated_at: record.updated_at.0,
+        attempts: attempts.remove(&id).unwrap_or_default(),
+    })
+}
+
+async fn attempts(conn: &mut PgConnection, first: Uuid, last: Uuid) -> Result<HashMap<DeliveryId, Vec<AttemptRecord>>, StoreError> {
+    let rows = sqlx::query_as!(
+        AttemptRow,
+        "SELECT delivery_id, number, generation, account_id, started_at, finished_at, outcome, accepted_at, late, provider_code,
+            provider_message_id, match_key, detail
+         FROM attempts WHERE delivery_id > $1 AND delivery_id <= $2 ORDER BY delivery_id, number",
+        first,
+        last,
+    )
+    .fetch_all(conn)
+    .await
+    .map_err(before)?;
+    let mut attempts: HashMap<DeliveryId, Vec<AttemptRecord>> = HashMap::new();
+    for row in rows {
+        attempts.entry(DeliveryId::from_uuid(row.delivery_id)).or_default().push(row.record()?);
+    }
+    Ok(attempts)
+}
+
+/// When the next row of each lane is due: one index probe for each lane and tenant.
+pub(crate) async fn next_due(store: &PostgresStore) -> Result<Vec<(LaneId, Timestamp)>, StoreError> {
+    let mut conn = store.connection().await?;
+    let rows = sqlx::query!(
+        r#"WITH RECURSIVE t (lane, tenant_id, available_at) AS (
+            SELECT l.id, f.tenant_id, f.available_at
+            FROM lanes l CROSS JOIN LATERAL (
+                SELECT q.tenant_id, q.available_at FROM queue q WHERE q.lane = l.id AND q.available_at IS NOT NULL
+                ORDER BY q.tenant_id, q.available_at LIMIT 1) f
+            UNION ALL
+            SELECT t.lane, n.tenant_id, n.available_at
+            FROM t CROSS JOIN LATERAL (
+                SELECT q.tenant_id, q.available_at FROM queue q
+                WHERE q.lane = t.lane AND q.available_at IS NOT NULL AND q.tenant_id > t.tenant_id
+                ORDER BY q.tenant_id, q.available_at LIMIT 1) n)
+         SELECT lane AS "lane!", min(available_at) AS "due!" FROM t WHERE available_at < 'infinity' GROUP BY lane ORDER BY lane"#,
+    )
+    .fetch_all(&mut *conn)
+    .await
+    .map_err(before)?;
+    Ok(rows.into_iter().map(|row| (LaneId(row.lane), row.due.0)).collect())
+}
+
+/// How many rows are open.
+pub(crate) async fn open_count(store: &PostgresStore) -> Result<i64, StoreError> {
+    let mut conn = store.connection().await?;
+    sqlx::query_scalar!(r#"SELECT count(*) AS "count!" FROM queue"#).fetch_one(&mut *conn).await.map_err(before)
+}

@@ -1,0 +1,171 @@
+//! How the hot queries are planned on a few thousand rows: by indexes, and in the partitions in question alone (S-029).
+//! The queries are the committed ones, so none of them is written down twice.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use sqlx::types::JsonValue;
+use sqlx::{AssertSqlSafe, PgConnection};
+use tidings_core::words::Class;
+
+use super::world;
+use crate::store_suite::{Database as _, World, accepted, at};
+
+/// Name, words that only this query has, arguments.
+const HOT: &[(&str, &str, &str)] = &[
+    ("accept: who holds the keys", "JOIN idempotency i ON", "'{1}', '{0}', '{order-1}'"),
+    ("claim: the ring of tenants", "t.found < $5", "{lane}, 0, 1000, {now}, 16, 512"),
+    ("claim: due rows of tenants", "FOR UPDATE SKIP LOCKED) q", "{lane}, '{1,2,3}', '-infinity', {now}, 1::smallint, 8, 50, '{}'"),
+    ("claim: facts", "FROM suppressions s", "{waiting}, {now}"),
+    ("finish: lock", "WHERE q.id = ANY($1) ORDER BY q.id FOR UPDATE OF q", "{running}"),
+    ("finish: what is on record", "AS \"is_acceptance!\"", "{ended}"),
+    ("write: rows that stay", "UPDATE queue q SET state", "{running}, {nulls:23}"),
+    ("write: rows that leave", "DELETE FROM queue q USING", "{running}, {nulls:2}"),
+    ("write: their records", "UPDATE deliveries d SET state", "{running}, {nulls:16}"),
+    ("renew", "WITH seen AS", "{running}, NULL, {now}, 1, {now}"),
+    ("sweep: leases", "WHERE q.lease_expires_at <= $1", "{now}, 100"),
+    ("sweep: expiry", "WHERE q.expires_at <= $1", "{now}, 100"),
+    ("sweep: checks", "WHERE q.check_at <= $1", "{now}, 100"),
+    ("sweep: acceptances", "AND accepted_at IS NOT NULL", "{ended}"),
+    ("outgoing", "LEFT JOIN contents c", "{running}, {running}"),
+    ("by key", "idempotency_key = $3", "1, 0::smallint, 'order-1'"),
+    ("status: notification", "FROM notifications\n         WHERE tenant_id = $1", "1, {one}, 0::smallint"),
+    ("status: records", "FROM deliveries d WHERE d.id > $1", "{one}, {end}"),
+    ("status: attempts", "FROM attempts WHERE delivery_id > $1", "{one}, {end}"),
+    ("next due", "SELECT t.lane, n.tenant_id", ""),
+];
+
+/// Tables that grow; a scan of all of one is never right.
+const GROWING: &[&str] = &["queue", "deliveries", "notifications", "contents", "attempts", "idempotency", "events", "suppressions"];
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hot_queries_use_their_indexes() {
+    let Some((world, database)) = world(1).await else { return };
+    fill(&world).await;
+    let mut session = database.session().await;
+    sqlx::raw_sql("SET jit = off; ANALYZE").execute(&mut session).await.unwrap();
+    let arguments = arguments(&world).await;
+
+    let mut plans = String::new();
+    for (name, words, list) in HOT {
+        let plan = plan(&mut session, &query_with(words), &fill_in(list, &arguments)).await;
+        for line in plan.lines().filter(|line| line.contains("Seq Scan on ")) {
+            let scanned = line.split("Seq Scan on ").nth(1).unwrap_or_default();
+            assert!(!GROWING.iter().any(|table| scanned.starts_with(table)), "{name}:\n{plan}");
+        }
+        writeln!(plans, "--- {name}\n{plan}").unwrap();
+    }
+    // Other versions use the same indexes and write it differently.
+    let version = database.number("SELECT current_setting('server_version_num')::bigint / 10000").await;
+    if version == 15 {
+        insta::assert_snapshot!("hot_queries", without_dates(&plans));
+    }
+}
+
+/// Three tenants, 3,000 rows that wait, some running, some ended, some suppressions.
+async fn fill(world: &World) {
+    for n in 0..3 {
+        let tenant = world.store.ensure_tenant(&format!("tenant-{n}")).await.unwrap().id;
+        for batch in 0..10 {
+            let item = |row| world.email_of(tenant, Class::Transactional, &format!("order-{batch}-{row}"));
+            assert!(world.accept((0..100).map(item).collect()).await.iter().all(Result::is_ok));
+        }
+    }
+    let claimed = world.claim(300, at(1)).await;
+    let reports = claimed[..200].iter().map(|delivery| world.report(delivery, accepted(), at(2))).collect();
+    world.finish_all(reports, at(2)).await;
+    world
+        .sql(
+            "INSERT INTO attempts (delivery_id, number, generation, started_at, outcome) \
+             SELECT id, n, 1, 'epoch', 'not_sent' FROM deliveries CROSS JOIN generate_series(2, 4) n",
+        )
+        .await;
+    world
+        .sql(
+            "INSERT INTO suppressions (id, tenant_id, mode, channel, address_digest, reason, scope, source, created_at) \
+             SELECT gen_random_uuid(), 1, 0, 'email', decode(md5(n::text), 'hex'), 'hard_bounce', 'all', 'receipt', 'epoch' \
+             FROM generate_series(1, 3000) n",
+        )
+        .await;
+}
+
+/// Literals by name.
+async fn arguments(world: &World) -> BTreeMap<&'static str, String> {
+    let read = |condition: &'static str| async move {
+        let database = &world.db;
+        let sql = format!(
+            "SELECT count(*) FROM settings WHERE key = 'picked'; DELETE FROM settings WHERE key = 'picked'; \
+             INSERT INTO settings SELECT 'picked', convert_to(string_agg(id::text, ','), 'UTF8') FROM (SELECT id FROM {condition} ORDER BY id LIMIT 8) x"
+        );
+        for statement in sql.split("; ").skip(1) {
+            database.execute(statement).await.unwrap();
+        }
+        let picked = world.store.setting("picked").await.unwrap().unwrap();
+        format!("'{{{}}}'", String::from_utf8(picked).unwrap())
+    };
+    let waiting = read("queue WHERE state = 'queued'").await;
+    let one = format!("'{}000'", &waiting[2..35]);
+    let end = format!("'{}fff'", &waiting[2..35]);
+    BTreeMap::from([
+        ("lane", world.lane(Class::Transactional).to_string()),
+        ("now", world.db.instant(at(3))),
+        ("running", read("queue WHERE state = 'dispatching'").await),
+        ("ended", read("deliveries WHERE state = 'accepted'").await),
+        ("end", end),
+        ("one", one),
+        ("waiting", waiting),
+    ])
+}
+
+fn fill_in(list: &str, arguments: &BTreeMap<&'static str, String>) -> String {
+    let mut filled = list.to_owned();
+    for (name, literal) in arguments {
+        filled = filled.replace(&format!("{{{name}}}"), literal);
+    }
+    match filled.split_once("{nulls:") {
+        Some((before, count)) => {
+            let count: usize = count.trim_end_matches('}').parse().unwrap();
+            format!("{before}{}", vec!["NULL"; count].join(", "))
+        }
+        None => filled,
+    }
+}
+
+/// The one committed query with these words.
+fn query_with(words: &str) -> String {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/.sqlx");
+    let files = std::fs::read_dir(folder).expect("the queries are committed: run .ci/sqlx prepare");
+    let queries = files.flatten().map(|file| std::fs::read_to_string(file.path()).unwrap());
+    let queries = queries.map(|text| text.parse::<JsonValue>().unwrap()["query"].as_str().unwrap().to_owned());
+    let mut found: Vec<String> = queries.filter(|query| query.contains(words)).collect();
+    assert_eq!(found.len(), 1, "{words:?} names one query: {found:#?}");
+    found.remove(0)
+}
+
+async fn plan(session: &mut PgConnection, query: &str, arguments: &str) -> String {
+    sqlx::raw_sql(AssertSqlSafe(format!("PREPARE hot AS {query}"))).execute(&mut *session).await.unwrap();
+    let call = if arguments.is_empty() { String::new() } else { format!("({arguments})") };
+    let rows: Vec<sqlx::postgres::PgRow> =
+        sqlx::raw_sql(AssertSqlSafe(format!("EXPLAIN (COSTS OFF) EXECUTE hot{call}"))).fetch_all(&mut *session).await.unwrap();
+    sqlx::raw_sql("DEALLOCATE hot").execute(session).await.unwrap();
+    use sqlx::Row as _;
+    rows.iter().map(|row| row.get::<String, _>(0)).collect::<Vec<_>>().join("\n")
+}
+
+/// Without what changes from run to run: quoted ids and instants, and the dates in the names of partitions.
+fn without_dates(plans: &str) -> String {
+    plans.lines().map(|line| undated(&unquoted(line))).collect::<Vec<_>>().join("\n")
+}
+
+fn unquoted(line: &str) -> String {
+    let parts = line.split('\'').enumerate();
+    parts.map(|(n, part)| if n % 2 == 1 && part.len() > 12 { "..." } else { part }).collect::<Vec<_>>().join("'")
+}
+
+fn undated(line: &str) -> String {
+    let parts = line.split('_').map(|part| {
+        let digits = part.bytes().take_while(u8::is_ascii_digit).count();
+        if digits == 8 { format!("DATE{}", &part[8..]) } else { part.to_owned() }
+    });
+    parts.collect::<Vec<_>>().join("_")
+}

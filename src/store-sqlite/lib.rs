@@ -1,0 +1,214 @@
+//! The store on SQLite: one file, one process, one writing connection; readers beside it never wait for it.
+//! Decisions are made in `tidings-core`; this crate selects facts, asks, and writes what the answer says.
+
+mod accept;
+mod apply;
+mod audit;
+mod claim;
+mod commit;
+#[cfg(test)]
+mod durability;
+mod error;
+mod finish;
+mod read;
+mod registry;
+mod rows;
+mod sandbox;
+mod schema;
+mod sweep;
+mod writer;
+
+use std::path::{Path, PathBuf};
+
+use async_trait::async_trait;
+use sqlx::sqlite::SqlitePool;
+use tidings_core::ids::{AccountId, DeliveryId, InstanceId, LaneId, NotificationId, TenantId};
+use tidings_core::policy::Rules;
+use tidings_core::sandbox::SandboxMessage;
+use tidings_core::store::{
+    ApiKey, Finding, KeyHolder, SandboxFilter, Store, StoreError, StoredNotification, StoredOutgoing, Sweep, Swept, Tenant, WriteBatch,
+    WriteResults,
+};
+use tidings_core::time::Timestamp;
+use tidings_core::words::{Channel, Class, Mode};
+use tokio::sync::Mutex;
+use uuid::Uuid;
+
+pub use error::OpenError;
+use writer::{Writer, WriterGuard};
+
+/// The file name of the database in its directory.
+pub const FILE_NAME: &str = "tidings.db";
+
+/// Content of a newer shape than this is left to newer binaries (S-231).
+const SCHEMA_VERSION: i64 = 1;
+
+/// A store in one SQLite file, held by one process at a time.
+pub struct SqliteStore {
+    path: PathBuf,
+    writer: Mutex<Option<Writer>>,
+    readers: SqlitePool,
+}
+
+impl SqliteStore {
+    /// Opens the database at `path`, which is made where there is none, and locks it for this process.
+    ///
+    /// # Errors
+    /// When another process holds it, or it cannot be read or written.
+    pub async fn open(path: &Path) -> Result<Self, OpenError> {
+        let (writer, readers) = schema::open(path).await?;
+        Ok(Self { path: path.to_owned(), writer: Mutex::new(Some(writer)), readers })
+    }
+
+    /// Opens the database in a directory, which is made where there is none.
+    ///
+    /// # Errors
+    /// As `open`.
+    pub async fn open_in(directory: &Path) -> Result<Self, OpenError> {
+        Self::open(&directory.join(FILE_NAME)).await
+    }
+
+    async fn writer(&self) -> Result<WriterGuard<'_>, StoreError> {
+        writer::take(&self.writer).await
+    }
+}
+
+#[async_trait]
+impl Store for SqliteStore {
+    fn describe(&self) -> String {
+        schema::describe(&self.path)
+    }
+
+    async fn migrate(&self) -> Result<(), StoreError> {
+        schema::migrate(&mut *self.writer().await?, &self.path).await
+    }
+
+    async fn time(&self) -> Result<Option<Timestamp>, StoreError> {
+        // The only process there is may keep its own time.
+        Ok(None)
+    }
+
+    async fn prove_writable(&self, instance: InstanceId, now: Timestamp) -> Result<(), StoreError> {
+        registry::see_instance(self.writer().await?.connection(), instance, now).await
+    }
+
+    async fn close(&self) {
+        self.readers.close().await;
+        writer::close(&self.writer).await;
+    }
+
+    async fn setting(&self, key: &str) -> Result<Option<Vec<u8>>, StoreError> {
+        registry::setting(&self.readers, key).await
+    }
+
+    async fn settle_setting(&self, key: &str, value: &[u8]) -> Result<Vec<u8>, StoreError> {
+        registry::settle_setting(self.writer().await?.connection(), key, value).await
+    }
+
+    async fn ensure_tenant(&self, name: &str) -> Result<Tenant, StoreError> {
+        registry::ensure_tenant(self.writer().await?.connection(), name).await
+    }
+
+    async fn tenants(&self) -> Result<Vec<Tenant>, StoreError> {
+        registry::tenants(&self.readers).await
+    }
+
+    async fn add_key(&self, key: &ApiKey) -> Result<(), StoreError> {
+        registry::add_key(self.writer().await?.connection(), key).await
+    }
+
+    async fn keys(&self) -> Result<Vec<ApiKey>, StoreError> {
+        registry::keys(&self.readers).await
+    }
+
+    async fn key_by_hash(&self, key_hash: &[u8]) -> Result<Option<ApiKey>, StoreError> {
+        registry::key_by_hash(&self.readers, key_hash).await
+    }
+
+    async fn ensure_accounts(&self, accounts: &[(String, String)]) -> Result<Vec<AccountId>, StoreError> {
+        registry::ensure_accounts(&mut *self.writer().await?, accounts).await
+    }
+
+    async fn account_names(&self) -> Result<Vec<(AccountId, String)>, StoreError> {
+        registry::account_names(&self.readers).await
+    }
+
+    async fn ensure_lanes(&self, lanes: &[(Channel, Class, String)]) -> Result<Vec<LaneId>, StoreError> {
+        registry::ensure_lanes(&mut *self.writer().await?, lanes).await
+    }
+
+    async fn lanes(&self) -> Result<Vec<(LaneId, Channel, Class, String)>, StoreError> {
+        registry::lanes(&self.readers).await
+    }
+
+    async fn register_instance(&self, now: Timestamp, config_digest: &[u8]) -> Result<InstanceId, StoreError> {
+        registry::register_instance(self.writer().await?.connection(), now, config_digest).await
+    }
+
+    async fn commit(&self, rules: &Rules, batch: WriteBatch, now: Timestamp) -> WriteResults {
+        commit::commit(self, rules, &batch, now).await
+    }
+
+    fn committers(&self) -> usize {
+        1
+    }
+
+    async fn renew(
+        &self,
+        instance: InstanceId,
+        running: &[(DeliveryId, u16)],
+        until: Timestamp,
+        _now: Timestamp,
+    ) -> Result<Vec<DeliveryId>, StoreError> {
+        sweep::renew(self.writer().await?.connection(), instance, running, until).await
+    }
+
+    async fn sweep(&self, rules: &Rules, sweep: Sweep, limit: i64, now: Timestamp) -> Result<Vec<Swept>, StoreError> {
+        sweep::sweep(&mut *self.writer().await?, rules, sweep, limit, now).await
+    }
+
+    async fn void_leases(&self, now: Timestamp) -> Result<u64, StoreError> {
+        sweep::void_leases(self.writer().await?.connection(), now).await
+    }
+
+    async fn outgoing(&self, ids: &[DeliveryId]) -> Result<Vec<StoredOutgoing>, StoreError> {
+        read::outgoing(&self.readers, ids).await
+    }
+
+    async fn by_key(&self, tenant: TenantId, mode: Mode, idempotency_key: &str) -> Result<Option<KeyHolder>, StoreError> {
+        read::by_key(&self.readers, tenant, mode, idempotency_key).await
+    }
+
+    async fn notification(&self, tenant: TenantId, mode: Mode, id: NotificationId) -> Result<Option<StoredNotification>, StoreError> {
+        read::notification(&self.readers, tenant, mode, id).await
+    }
+
+    async fn next_due(&self) -> Result<Vec<(LaneId, Timestamp)>, StoreError> {
+        read::next_due(&self.readers).await
+    }
+
+    async fn audit(&self, since: Timestamp, until: Timestamp, overdue: Timestamp) -> Result<Vec<Finding>, StoreError> {
+        audit::audit(&self.readers, since, until, overdue).await
+    }
+
+    async fn open_count(&self) -> Result<i64, StoreError> {
+        read::open_count(&self.readers).await
+    }
+
+    async fn sandbox_messages(
+        &self,
+        tenant: TenantId,
+        mode: Option<Mode>,
+        filter: &SandboxFilter,
+    ) -> Result<Vec<SandboxMessage>, StoreError> {
+        sandbox::messages(&self.readers, tenant, mode, filter).await
+    }
+
+    async fn sandbox_message(&self, tenant: TenantId, mode: Option<Mode>, id: Uuid) -> Result<Option<SandboxMessage>, StoreError> {
+        sandbox::message(&self.readers, tenant, mode, id).await
+    }
+
+    async fn clear_sandbox(&self, tenant: TenantId, mode: Option<Mode>) -> Result<u64, StoreError> {
+        sandbox::clear(self.writer().await?.connection(), tenant, mode).await
+    }
+}

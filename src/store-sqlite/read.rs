@@ -1,0 +1,201 @@
+//! Reading back: by key, by id, for adapters, and what the pump asks. The queue row of an open delivery wins over its
+//! record. Which tenant and mode may see what is part of every question.
+
+use std::collections::HashMap;
+
+use sqlx::sqlite::{SqliteConnection, SqlitePool};
+use sqlx::{query, query_scalar};
+use tidings_core::delivery::AttemptRecord;
+use tidings_core::ids::{DeliveryId, LaneId, NotificationId, TenantId};
+use tidings_core::store::{KeyHolder, StoreError, StoredDelivery, StoredNotification, StoredOutgoing};
+use tidings_core::time::Timestamp;
+use tidings_core::words::Mode;
+use uuid::Uuid;
+
+use crate::error::store_error;
+use crate::rows::{AttemptRow, DeliveryRow, Hex, NEVER, json, number, word};
+
+pub(crate) async fn outgoing(readers: &SqlitePool, ids: &[DeliveryId]) -> Result<Vec<StoredOutgoing>, StoreError> {
+    let ids = json(&ids.iter().map(|id| (Hex::of(*id), Hex::uuid(id.notification().as_uuid()))).collect::<Vec<_>>());
+    let rows = query!(
+        r#"SELECT d.id AS "id!: Uuid", n.idempotency_key AS "key!", n.schema_version AS "schema_version!", d.address AS "address?",
+            n.body AS "body?", d.copies AS "copies?", d.message_id AS "message_id?"
+           FROM json_each(?1) x CROSS JOIN deliveries d ON d.id = unhex(x.value->>0)
+            CROSS JOIN notifications n ON n.tenant_id = d.tenant_id AND n.id = unhex(x.value->>1)"#,
+        ids
+    );
+    let mut outgoing = Vec::new();
+    for row in rows.fetch_all(readers).await.map_err(store_error)? {
+        // Without an address there is nothing to send; it was erased.
+        let Some(address) = row.address else { continue };
+        outgoing.push(StoredOutgoing {
+            id: DeliveryId::from_uuid(row.id),
+            idempotency_key: row.key,
+            schema_version: number(row.schema_version)?,
+            address,
+            body: row.body,
+            copies: row.copies,
+            message_id: row.message_id,
+        });
+    }
+    Ok(outgoing)
+}
+
+pub(crate) async fn by_key(readers: &SqlitePool, tenant: TenantId, mode: Mode, key: &str) -> Result<Option<KeyHolder>, StoreError> {
+    let mode = mode.as_i16();
+    let row = query!(
+        r#"SELECT id AS "id!: Uuid", fingerprint, fingerprint_version FROM notifications
+           WHERE tenant_id = ?1 AND mode = ?2 AND idempotency_key = ?3"#,
+        tenant.0,
+        mode,
+        key
+    );
+    let Some(row) = row.fetch_optional(readers).await.map_err(store_error)? else { return Ok(None) };
+    let id = NotificationId::from_uuid(row.id);
+    Ok(Some(KeyHolder { id, fingerprint: row.fingerprint, fingerprint_version: number(row.fingerprint_version)? }))
+}
+
+pub(crate) async fn notification(
+    readers: &SqlitePool,
+    tenant: TenantId,
+    mode: Mode,
+    id: NotificationId,
+) -> Result<Option<StoredNotification>, StoreError> {
+    // One snapshot for the three statements: an attempt and the state it led to are seen together.
+    let mut snapshot = readers.begin().await.map_err(store_error)?;
+    let (uuid, mode_number) = (id.as_uuid(), mode.as_i16());
+    let row = query!(
+        r#"SELECT idempotency_key, category, class, tags, metadata, send_at, expires_at FROM notifications
+           WHERE tenant_id = ?1 AND id = ?2 AND mode = ?3"#,
+        tenant.0,
+        uuid,
+        mode_number
+    );
+    let Some(row) = row.fetch_optional(&mut *snapshot).await.map_err(store_error)? else { return Ok(None) };
+    let deliveries = deliveries(&mut snapshot, id).await?;
+    snapshot.commit().await.map_err(store_error)?;
+    Ok(Some(StoredNotification {
+        tenant,
+        id,
+        mode,
+        idempotency_key: row.idempotency_key,
+        category: row.category,
+        class: word(&row.class)?,
+        tags: serde_json::from_str(&row.tags).map_err(|err| StoreError::Unreadable(format!("tags: {err}")))?,
+        metadata: row.metadata,
+        send_at: row.send_at.map(Timestamp::from_micros),
+        expires_at: Timestamp::from_micros(row.expires_at),
+        deliveries,
+    }))
+}
+
+async fn deliveries(connection: &mut SqliteConnection, id: NotificationId) -> Result<Vec<StoredDelivery>, StoreError> {
+    let mut attempts = attempts(connection, id).await?;
+    let (first, last) = (id.as_uuid(), id.last_delivery().as_uuid());
+    let rows = query!(
+        r#"SELECT d.id AS "id!: Uuid", d.tenant_id AS "tenant_id!", d.mode AS "mode!", d.channel AS "channel!", d.class AS "class!",
+            d.lane AS "lane!", coalesce(q.category, '') AS "category!: String", coalesce(q.state, d.state) AS "state!: String",
+            coalesce(q.version, d.version) AS "version!: i64", coalesce(q.generation, d.generation) AS "generation!: i64",
+            coalesce(q.attempt_number, d.attempt_number) AS "attempt_number!: i64",
+            coalesce(q.attempt_count, d.attempt_count) AS "attempt_count!: i64", coalesce(q.attempts_used, 0) AS "attempts_used!: i64",
+            coalesce(q.attempt_limit, 0) AS "attempt_limit!: i64", coalesce(q.lost_count, 0) AS "lost_count!: i64",
+            coalesce(q.build_failures, 0) AS "build_failures!: i64", coalesce(q.unresolved, d.unresolved) AS "unresolved!: i64",
+            q.no_resend AS "no_resend?", q.available_at AS "available_at?", q.lease_expires_at AS "lease_expires_at?",
+            q.lease_owner AS "lease_owner?", iif(q.id IS NULL, d.account_id, q.account_id) AS "account_id?: i64",
+            q.attempt_started_at AS "attempt_started_at?", q.ambiguous_since AS "ambiguous_since?", q.check_at AS "check_at?",
+            coalesce(q.rung, 0) AS "rung!: i64", coalesce(q.expires_at, d.expires_at) AS "expires_at!: i64",
+            coalesce(q.flags, d.flags) AS "flags!: i64", iif(q.id IS NULL, d.reason, NULL) AS "reason?: String", d.settled_at AS "settled_at?",
+            d.address AS "address?", d.ref AS "reference?", d.copies AS "copies?", d.message_id AS "message_id?", d.updated_at AS "updated_at!"
+           FROM deliveries d LEFT JOIN queue q ON q.id = d.id WHERE d.id > ?1 AND d.id <= ?2 ORDER BY d.id"#,
+        first,
+        last
+    );
+    let rows = rows.fetch_all(connection).await.map_err(store_error)?;
+    let mut deliveries = Vec::with_capacity(rows.len());
+    for row in rows {
+        let delivery = DeliveryRow {
+            id: row.id,
+            tenant_id: row.tenant_id,
+            mode: row.mode,
+            channel: row.channel,
+            class: row.class,
+            lane: row.lane,
+            category: row.category,
+            state: row.state,
+            version: row.version,
+            generation: row.generation,
+            attempt_number: row.attempt_number,
+            attempt_count: row.attempt_count,
+            attempts_used: row.attempts_used,
+            attempt_limit: row.attempt_limit,
+            lost_count: row.lost_count,
+            build_failures: row.build_failures,
+            unresolved: row.unresolved,
+            no_resend: row.no_resend,
+            available_at: row.available_at,
+            lease_expires_at: row.lease_expires_at,
+            lease_owner: row.lease_owner,
+            account_id: row.account_id,
+            attempt_started_at: row.attempt_started_at,
+            ambiguous_since: row.ambiguous_since,
+            check_at: row.check_at,
+            rung: row.rung,
+            expires_at: row.expires_at,
+            flags: row.flags,
+            reason: row.reason,
+            settled_at: row.settled_at,
+        };
+        let delivery = delivery.into_delivery()?;
+        deliveries.push(StoredDelivery {
+            attempts: attempts.remove(&delivery.id).unwrap_or_default(),
+            delivery,
+            address: row.address,
+            reference: row.reference,
+            copies: row.copies,
+            message_id: row.message_id,
+            updated_at: Timestamp::from_micros(row.updated_at),
+        });
+    }
+    Ok(deliveries)
+}
+
+async fn attempts(connection: &mut SqliteConnection, id: NotificationId) -> Result<HashMap<DeliveryId, Vec<AttemptRecord>>, StoreError> {
+    let (first, last) = (id.as_uuid(), id.last_delivery().as_uuid());
+    let rows = sqlx::query_as!(
+        AttemptRow,
+        r#"SELECT delivery_id AS "delivery_id!: Uuid", number, generation, account_id, started_at, finished_at, outcome, accepted_at, late,
+            provider_code, provider_message_id, match_key, detail
+           FROM attempts WHERE delivery_id > ?1 AND delivery_id <= ?2 ORDER BY delivery_id, number"#,
+        first,
+        last
+    );
+    let mut attempts: HashMap<DeliveryId, Vec<AttemptRecord>> = HashMap::new();
+    for row in rows.fetch_all(connection).await.map_err(store_error)? {
+        attempts.entry(DeliveryId::from_uuid(row.delivery_id)).or_default().push(row.into_record()?);
+    }
+    Ok(attempts)
+}
+
+/// Jumps from tenant to tenant as the claim does: a lane with a million rows is two steps for each tenant in it.
+pub(crate) async fn next_due(readers: &SqlitePool) -> Result<Vec<(LaneId, Timestamp)>, StoreError> {
+    let rows = query!(
+        r#"WITH RECURSIVE ring (lane, tenant_id) AS (
+            SELECT l.id, (SELECT min(q.tenant_id) FROM queue q WHERE q.lane = l.id AND q.available_at IS NOT NULL) FROM lanes l
+            UNION ALL
+            SELECT r.lane, (SELECT min(q.tenant_id) FROM queue q
+                WHERE q.lane = r.lane AND q.available_at IS NOT NULL AND q.tenant_id > r.tenant_id)
+            FROM ring r WHERE r.tenant_id IS NOT NULL),
+           due (lane, at) AS (
+            SELECT r.lane, (SELECT min(q.available_at) FROM queue q
+                WHERE q.lane = r.lane AND q.tenant_id = r.tenant_id AND q.available_at IS NOT NULL)
+            FROM ring r WHERE r.tenant_id IS NOT NULL)
+           SELECT lane AS "lane!: i32", min(at) AS "at!: i64" FROM due WHERE at < ?1 GROUP BY lane ORDER BY lane"#,
+        NEVER
+    );
+    let rows = rows.fetch_all(readers).await.map_err(store_error)?;
+    Ok(rows.into_iter().map(|row| (LaneId(row.lane), Timestamp::from_micros(row.at))).collect())
+}
+
+pub(crate) async fn open_count(readers: &SqlitePool) -> Result<i64, StoreError> {
+    query_scalar!("SELECT count(*) FROM queue").fetch_one(readers).await.map_err(store_error)
+}

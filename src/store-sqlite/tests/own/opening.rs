@@ -1,0 +1,123 @@
+//! Opening: one process, clear errors with the path, a copy before an old database changes.
+
+use std::path::Path;
+
+use sqlx::sqlite::SqliteConnectOptions;
+use sqlx::{ConnectOptions, Connection, query, query_scalar};
+use tidings_core::store::{Store, StoreError};
+use tidings_store_sqlite::{FILE_NAME, OpenError, SqliteStore};
+
+#[tokio::test]
+async fn a_second_process_is_refused_and_told_which_file_is_locked() {
+    let directory = tempfile::tempdir().unwrap();
+    let first = SqliteStore::open_in(directory.path()).await.unwrap();
+
+    let refused = SqliteStore::open_in(directory.path()).await.err().unwrap();
+    assert!(matches!(refused, OpenError::InUse { .. }), "{refused}");
+    assert!(refused.to_string().contains(&format!("{}.lock", directory.path().join(FILE_NAME).display())), "{refused}");
+
+    first.close().await;
+    SqliteStore::open_in(directory.path()).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_missing_directory_is_made() {
+    let directory = tempfile::tempdir().unwrap();
+    let deep = directory.path().join("a").join("b");
+
+    let store = SqliteStore::open_in(&deep).await.unwrap();
+    store.migrate().await.unwrap();
+
+    assert!(deep.join(FILE_NAME).exists());
+    assert_eq!(store.describe(), format!("SQLite in {}", deep.display()));
+}
+
+#[tokio::test]
+async fn what_cannot_be_written_is_named() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("file");
+    std::fs::write(&file, "not a directory").unwrap();
+
+    let no_directory = SqliteStore::open_in(&file).await.err().unwrap();
+    assert!(matches!(no_directory, OpenError::Directory { .. }), "{no_directory}");
+    assert!(no_directory.to_string().contains(&file.display().to_string()), "{no_directory}");
+
+    let no_lock = SqliteStore::open_in(Path::new("/proc")).await.err().unwrap();
+    assert!(matches!(no_lock, OpenError::LockFile { .. }), "{no_lock}");
+    assert!(no_lock.to_string().contains("/proc/tidings.db.lock"), "{no_lock}");
+}
+
+#[tokio::test]
+async fn a_file_that_is_no_database_is_named() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("letter.txt");
+    std::fs::write(&path, "Dear reader, ".repeat(100)).unwrap();
+
+    let refused = SqliteStore::open(&path).await.err().unwrap();
+
+    assert!(refused.to_string().contains("letter.txt"), "{refused}");
+}
+
+#[tokio::test]
+async fn a_closed_store_is_unreachable() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = SqliteStore::open_in(directory.path()).await.unwrap();
+    store.migrate().await.unwrap();
+    store.close().await;
+
+    assert!(matches!(store.settle_setting("key", b"value").await, Err(StoreError::Unreachable(_))));
+    assert!(matches!(store.setting("key").await, Err(StoreError::Unreachable(_))));
+}
+
+#[tokio::test]
+async fn an_older_database_is_copied_before_it_changes() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join(FILE_NAME);
+    let mut old = SqliteConnectOptions::new().filename(&path).create_if_missing(true).connect().await.unwrap();
+    query("CREATE TABLE letters (body TEXT)").execute(&mut old).await.unwrap();
+    query("INSERT INTO letters VALUES ('kept')").execute(&mut old).await.unwrap();
+    old.close().await.unwrap();
+
+    let store = SqliteStore::open(&path).await.unwrap();
+    store.migrate().await.unwrap();
+    store.migrate().await.unwrap();
+
+    let copy = directory.path().join(format!("{FILE_NAME}.before-1"));
+    let mut copy = SqliteConnectOptions::new().filename(copy).read_only(true).connect().await.unwrap();
+    assert_eq!(query_scalar::<_, String>("SELECT body FROM letters").fetch_one(&mut copy).await.unwrap(), "kept");
+    assert_eq!(query_scalar::<_, i64>("SELECT count(*) FROM sqlite_schema WHERE name = 'queue'").fetch_one(&mut copy).await.unwrap(), 0);
+    assert!(store.ensure_tenant("default").await.unwrap().active);
+}
+
+#[tokio::test]
+async fn a_new_database_is_not_copied() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = SqliteStore::open_in(directory.path()).await.unwrap();
+    store.migrate().await.unwrap();
+    store.migrate().await.unwrap();
+
+    let copies = std::fs::read_dir(directory.path()).unwrap().filter(|entry| {
+        let name = entry.as_ref().unwrap().file_name();
+        name.to_string_lossy().contains("before")
+    });
+    assert_eq!(copies.count(), 0);
+}
+
+#[tokio::test]
+async fn what_was_committed_is_there_after_the_next_start() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = SqliteStore::open_in(directory.path()).await.unwrap();
+    store.migrate().await.unwrap();
+    store.settle_setting("master", b"secret").await.unwrap();
+    // As a killed process leaves it: nothing is closed in order.
+    drop(store);
+
+    let store = loop {
+        match SqliteStore::open_in(directory.path()).await {
+            Ok(store) => break store,
+            Err(OpenError::InUse { .. }) => tokio::task::yield_now().await,
+            Err(err) => panic!("{err}"),
+        }
+    };
+    assert_eq!(store.setting("master").await.unwrap().as_deref(), Some(&b"secret"[..]));
+}

@@ -1,0 +1,145 @@
+//! Measures a release build of the gateway on this machine and prints ratios taken in one run. Never a test:
+//! it asserts nothing about time.
+//!
+//! `cargo build --release && cargo run --release -p tidings-tests --bin tidings-bench [-- echo accept drain idle]`
+
+mod echo;
+mod load;
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use tidings_tests::client::Client;
+use tidings_tests::postgres::TestPostgres;
+use tidings_tests::process::Launch;
+use tidings_tests::smtp_peer::{Behaviour, ScriptedSmtp};
+
+const CONNECTIONS: usize = 64;
+const ACCEPT_TIME: Duration = Duration::from_secs(8);
+const DRAIN_MESSAGES: usize = 30_000;
+const IDLE_MESSAGES: usize = 300;
+
+#[tokio::main]
+async fn main() {
+    let wanted: Vec<String> = std::env::args().skip(1).collect();
+    let runs = |name: &str| wanted.is_empty() || wanted.iter().any(|w| w == name);
+    let binary = gateway_binary();
+    println!("machine: {}", machine());
+    println!("load: {CONNECTIONS} kept connections without pipelining, 230-byte bodies, generator on the same machine\n");
+
+    let echo = if runs("echo") || runs("accept") { Some(bare_echo().await) } else { None };
+    for store in stores() {
+        if runs("accept") {
+            let accepted = accept(&binary, &store).await;
+            let ratio = echo.map_or(String::new(), |echo| format!("   {:.2} of the echo", accepted / echo));
+            println!("{:<46} {accepted:>9.0} /s{ratio}", format!("durable accept, {}", store.name));
+        }
+        if runs("drain") {
+            let rate = drain(&binary, &store).await;
+            println!("{:<46} {rate:>9.0} /s", format!("backlog drained over SMTP, {}", store.name));
+        }
+        if runs("idle") {
+            let (p50, p99) = idle(&binary, &store).await;
+            println!("{:<46} {p50:>9.2} ms p50   {p99:.2} ms p99", format!("request to provider's dot, idle, {}", store.name));
+        }
+    }
+}
+
+struct StoreUnderTest {
+    name: &'static str,
+    url: Option<String>,
+}
+
+fn stores() -> Vec<StoreUnderTest> {
+    let mut stores = vec![StoreUnderTest { name: "SQLite", url: None }];
+    match TestPostgres::durable() {
+        Some(url) => stores.push(StoreUnderTest { name: "PostgreSQL", url: Some(url) }),
+        None => println!("no PostgreSQL here: its rows are left out\n"),
+    }
+    stores
+}
+
+fn launch(binary: &Path, directory: &Path, store: &StoreUnderTest) -> Launch {
+    let launch = Launch::new(binary, directory).env("TIDINGS__LOG__FILTER", "warn,tidings_gateway::serve=info");
+    match &store.url {
+        Some(url) => launch.env("TIDINGS__STORE__URL", url),
+        None => launch,
+    }
+}
+
+fn smtp_account(sink: &ScriptedSmtp) -> String {
+    format!(
+        "[accounts.sink]\nkind = \"smtp\"\nhost = \"127.0.0.1\"\nport = {}\ntls = \"none\"\nconcurrency = 128\nfrom = \"Shop <shop@example.com>\"\n",
+        sink.addr().port()
+    )
+}
+
+async fn bare_echo() -> f64 {
+    let address = echo::start();
+    let rate = load::run(address, CONNECTIONS, Duration::from_secs(5), |_| load::request("/echo", "none", None, load::BODY)).await;
+    println!("{:<46} {rate:>9.0} /s", "bare actix-web JSON echo");
+    rate
+}
+
+/// Accepts messages for tomorrow: what is measured is the intake alone.
+async fn accept(binary: &Path, store: &StoreUnderTest) -> f64 {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let sink = ScriptedSmtp::start(Behaviour::sink()).await;
+    let gateway = launch(binary, directory.path(), store).config(&smtp_account(&sink)).start();
+    let (address, key) = (address_of(&gateway.url().expect("it is ready")), gateway.api_key());
+    let make = |n: usize| load::request("/v1/notifications", &key, Some(&format!("bench-{n}")), load::BODY_FOR_LATER);
+    load::run(address, CONNECTIONS, ACCEPT_TIME, make).await
+}
+
+async fn drain(binary: &Path, store: &StoreUnderTest) -> f64 {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let sink = ScriptedSmtp::start(Behaviour::sink()).await;
+    let gateway = launch(binary, directory.path(), store).config(&smtp_account(&sink)).start();
+    let (address, key) = (address_of(&gateway.url().expect("it is ready")), gateway.api_key());
+    let started = Instant::now();
+    let make = |n: usize| load::request("/v1/notifications", &key, Some(&format!("drain-{n}")), load::BODY);
+    load::run_count(address, CONNECTIONS, DRAIN_MESSAGES, make).await;
+    while sink.taken() < DRAIN_MESSAGES as u64 {
+        assert!(started.elapsed() < Duration::from_secs(300), "{} of {DRAIN_MESSAGES} after five minutes", sink.taken());
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    DRAIN_MESSAGES as f64 / started.elapsed().as_secs_f64()
+}
+
+async fn idle(binary: &Path, store: &StoreUnderTest) -> (f64, f64) {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let sink = ScriptedSmtp::start(Behaviour::sink()).await;
+    let gateway = launch(binary, directory.path(), store).config(&smtp_account(&sink)).start();
+    let client = Client::new(&gateway.url().expect("it is ready"), &gateway.api_key());
+    let body: serde_json::Value = serde_json::from_str(load::BODY).expect("the body is JSON");
+    let mut times = Vec::new();
+    for n in 0..IDLE_MESSAGES {
+        let started = Instant::now();
+        assert_eq!(client.post(&format!("idle-{n}"), &body).await.status, 202);
+        sink.until(|sink| sink.taken() > n as u64).await;
+        times.push(started.elapsed().as_secs_f64() * 1_000.0);
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    times.sort_by(f64::total_cmp);
+    (times[times.len() / 2], times[times.len() * 99 / 100])
+}
+
+fn address_of(url: &str) -> std::net::SocketAddr {
+    url.trim_start_matches("http://").parse().expect("an address")
+}
+
+/// The gateway beside this program.
+fn gateway_binary() -> PathBuf {
+    let own = std::env::current_exe().expect("this program has a path");
+    let binary = own.parent().expect("it lies in a folder").join("tidings");
+    assert!(binary.exists(), "build it first: cargo build --release");
+    binary
+}
+
+fn machine() -> String {
+    let cpu = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model =
+        cpu.lines().find_map(|line| line.strip_prefix("model name")).map_or("unknown", |rest| rest.trim_start_matches([':', ' ', '\t']));
+    let cores = std::thread::available_parallelism().map_or(0, usize::from);
+    format!("{cores} cores, {model}")
+}

@@ -1,0 +1,137 @@
+//! The promises of the store port, one function each, run unchanged on both databases.
+//! What a promise needs from a database beyond the port is `Database`; opening one is left to each store's crate.
+//!
+//! A store's crate instantiates the suite with `store_suite!(fresh);` where `fresh` is an
+//! `async fn() -> std::sync::Arc<dyn Database>` that makes an empty, migrated database.
+
+#![allow(clippy::unwrap_used, reason = "a promise that cannot be checked is broken")]
+
+mod world;
+
+pub mod accepting;
+pub mod auditing;
+pub mod claiming;
+pub mod finishing;
+pub mod random;
+pub mod reading;
+pub mod registry;
+pub mod sandboxing;
+pub mod sweeping;
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use tidings_core::store::Store;
+use tidings_core::time::Timestamp;
+use uuid::Uuid;
+
+pub use world::{World, accept_on, accepted, answered, at, claim_on, destination, email, unique_id};
+
+/// An empty, migrated database of one promise.
+#[async_trait]
+pub trait Database: Send + Sync {
+    /// The handles on it, one for each process: one on SQLite, one or four on PostgreSQL.
+    fn stores(&self) -> Vec<Arc<dyn Store>>;
+
+    /// Runs a statement past the port, as somebody at a prompt would; returns the number of rows.
+    async fn execute(&self, sql: &str) -> Result<u64, String>;
+
+    /// The first column of the one row that `sql` selects, such as a `count(*)`.
+    async fn number(&self, sql: &str) -> i64;
+
+    /// A literal for an id.
+    fn id(&self, id: Uuid) -> String;
+
+    /// A literal for bytes.
+    fn bytes(&self, bytes: &[u8]) -> String;
+
+    /// A literal for an instant.
+    fn instant(&self, at: Timestamp) -> String;
+}
+
+/// Makes one test of every promise.
+#[macro_export]
+macro_rules! store_suite {
+    ($fresh:path) => {
+        $crate::store_suite! { @each $fresh;
+            accepting::an_accepted_notification_is_found_by_key_and_waits_in_the_queue,
+            accepting::a_key_that_is_held_names_its_holder_and_writes_nothing,
+            accepting::accepts_of_one_key_at_once_have_one_winner,
+            accepting::the_same_key_twice_in_a_batch_is_taken_once,
+            accepting::one_bad_item_never_hurts_its_batch_mates,
+            accepting::a_bad_item_does_not_take_the_key_from_its_batch_mate,
+            accepting::tenants_and_modes_do_not_share_keys,
+            accepting::a_notification_is_written_with_all_its_deliveries,
+            accepting::batches_with_the_same_keys_in_opposite_order_both_succeed,
+            accepting::the_same_notification_again_is_held_by_itself,
+            claiming::a_row_is_claimed_once_by_any_number_of_claimers,
+            claiming::a_claimed_row_names_its_owner_account_and_lease,
+            claiming::a_row_waits_until_it_is_due,
+            claiming::rows_of_a_tenant_go_out_oldest_first,
+            claiming::a_lower_id_that_is_committed_later_is_found,
+            claiming::a_small_tenant_is_in_the_first_claim_beside_a_huge_one,
+            claiming::one_free_slot_at_a_time_goes_round_all_tenants,
+            claiming::every_tenant_of_a_long_ring_is_reached,
+            claiming::lanes_share_the_capacity_in_the_order_of_the_plan,
+            claiming::a_suppressed_address_is_not_called,
+            claiming::a_suppression_reaches_as_far_as_it_says,
+            claiming::an_overdue_row_expires_when_it_is_judged,
+            claiming::rows_of_a_disabled_tenant_wait,
+            claiming::a_newer_schema_version_is_left_alone,
+            claiming::a_claim_without_room_writes_nothing,
+            finishing::an_acceptance_ends_the_delivery_and_is_recorded_with_its_attempt,
+            finishing::a_temporary_refusal_waits_for_its_next_try,
+            finishing::used_up_tries_end_in_the_list_of_dead_letters,
+            finishing::an_outcome_is_written_once,
+            finishing::reports_of_one_attempt_at_once_are_written_once,
+            finishing::a_late_result_of_the_same_epoch_still_decides,
+            finishing::a_stale_epoch_moves_nothing_and_is_recorded,
+            finishing::a_late_acceptance_beside_a_second_one_is_a_duplicate,
+            finishing::a_late_acceptance_stops_the_resend_that_waits,
+            finishing::the_database_refuses_a_second_acceptance_of_a_generation,
+            finishing::an_outcome_of_an_unknown_delivery_is_gone,
+            finishing::a_call_that_was_not_started_is_not_counted,
+            finishing::a_nul_in_the_words_of_a_provider_does_not_hold_up_the_outcome,
+            finishing::the_fate_of_copies_is_kept_over_attempts,
+            auditing::a_store_that_only_the_port_wrote_is_clean,
+            auditing::each_broken_relation_is_named,
+            sweeping::an_expired_lease_is_perhaps_sent,
+            sweeping::a_renewed_lease_holds_and_lost_ones_are_named,
+            sweeping::a_waiting_row_expires_at_its_deadline,
+            sweeping::a_row_with_an_unresolved_call_expires_into_unknown,
+            sweeping::the_end_of_a_hold_resends_once_and_then_gives_up,
+            sweeping::a_lost_lease_with_a_recorded_acceptance_is_accepted,
+            sweeping::a_sweep_moves_no_more_than_its_limit,
+            sweeping::sweepers_at_once_move_each_row_once,
+            reading::a_notification_is_read_back_as_it_was_accepted,
+            reading::attempts_are_read_in_order,
+            reading::an_ended_delivery_keeps_its_numbers,
+            reading::others_see_nothing,
+            reading::adapters_get_what_they_need,
+            reading::the_next_due_row_of_each_lane_is_known,
+            reading::open_rows_are_counted,
+            registry::a_setting_is_settled_by_one_of_many,
+            registry::names_keep_their_numbers,
+            registry::names_are_made_once_by_processes_that_start_at_once,
+            registry::keys_are_found_by_hash,
+            registry::a_key_needs_a_tenant,
+            registry::writing_is_proven_by_writing,
+            registry::a_schema_that_needs_a_newer_binary_is_refused,
+            sandboxing::a_message_of_the_sandbox_is_read_back,
+            sandboxing::messages_of_the_sandbox_are_filtered,
+            sandboxing::a_sandbox_belongs_to_its_tenant_and_mode,
+            sandboxing::the_sandbox_keeps_the_newest_of_each_tenant_and_mode,
+            sandboxing::the_same_message_again_is_nothing,
+            random::no_walk_breaks_a_relation_between_tables,
+        }
+    };
+    (@each $fresh:path; $($module:ident :: $promise:ident),+ $(,)?) => { $(
+        #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+        async fn $promise() {
+            let fresh: Option<std::sync::Arc<dyn $crate::store_suite::Database>> = $fresh().await.into();
+            let Some(fresh) = fresh else { return };
+            let world = $crate::store_suite::World::new(fresh).await;
+            $crate::store_suite::$module::$promise(&world).await;
+        }
+    )+ };
+}
