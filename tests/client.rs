@@ -58,6 +58,18 @@ impl Client {
         self.try_post(idempotency_key, body).await.expect("an answer")
     }
 
+    /// Posts a body as it stands under a key.
+    pub async fn post_text(&self, idempotency_key: &str, body: &str) -> Answer {
+        let request = self
+            .http
+            .post(format!("{}/v1/notifications", self.url))
+            .bearer_auth(&self.key)
+            .header("idempotency-key", idempotency_key)
+            .header("content-type", "application/json")
+            .body(body.to_owned());
+        read(request.send().await.expect("an answer")).await.expect("an answer")
+    }
+
     /// Gets a path; an error means that no answer came.
     pub async fn try_get(&self, path: &str) -> Result<Answer, reqwest::Error> {
         read(self.http.get(format!("{}{path}", self.url)).bearer_auth(&self.key).send().await?).await

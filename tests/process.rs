@@ -55,7 +55,10 @@ impl Launch {
     /// Starts it without waiting; it may die at once.
     pub fn spawn(&self) -> Gateway {
         let config = self.directory.join("tidings.toml");
-        std::fs::write(&config, &self.config).expect("the configuration can be written");
+        // Renamed into place: another process of the same stage may be reading it.
+        let unfinished = tempfile::NamedTempFile::new_in(&self.directory).expect("a file can be made");
+        std::fs::write(unfinished.path(), &self.config).expect("the configuration can be written");
+        unfinished.persist(&config).expect("the configuration can be put in place");
         let mut child = Command::new(&self.binary)
             .args(["serve", "--config"])
             .arg(&config)
@@ -116,6 +119,18 @@ impl Gateway {
     /// Its process id.
     pub fn id(&self) -> u32 {
         self.child.id()
+    }
+
+    /// How long processors have worked for it so far, as Linux counts it: in hundredths of a second.
+    ///
+    /// # Panics
+    /// Where there is no `/proc`.
+    pub fn cpu_time(&self) -> Duration {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).expect("the process lives");
+        // Behind the name, which may hold anything, the fields are parted by blanks; user and system time are the 14th and 15th.
+        let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_ascii_whitespace().collect();
+        let ticks: u64 = fields[11..13].iter().map(|field| field.parse::<u64>().expect("a number")).sum();
+        Duration::from_millis(ticks * 10)
     }
 
     /// Ends it as a power failure of the process would.

@@ -1,8 +1,9 @@
 //! A story's stage: a folder and a database of its own, and how a gateway is started on them.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use sqlx::{AssertSqlSafe, Connection as _, PgConnection, SqliteConnection};
 use tempfile::TempDir;
 
 use crate::postgres::TestPostgres;
@@ -51,6 +52,76 @@ impl Stage {
         self.directory.path()
     }
 
+    /// The file of the database on SQLite.
+    pub fn store_file(&self) -> PathBuf {
+        self.directory().join("data/tidings.db")
+    }
+
+    /// Runs a statement past the gateway, as somebody at a prompt would; returns the number of rows.
+    ///
+    /// # Panics
+    /// When it does not work.
+    pub async fn execute(&self, sql: &str) -> u64 {
+        let statement = sqlx::raw_sql(AssertSqlSafe(sql.to_owned()));
+        let done = match &self.store_url {
+            Some(url) => {
+                let mut connection = PgConnection::connect(url).await.expect("the database answers");
+                statement.execute(&mut connection).await.map(|done| done.rows_affected())
+            }
+            None => {
+                let url = format!("sqlite://{}", self.store_file().display());
+                let mut connection = SqliteConnection::connect(&url).await.expect("the file can be opened");
+                statement.execute(&mut connection).await.map(|done| done.rows_affected())
+            }
+        };
+        done.unwrap_or_else(|err| panic!("{sql}: {err}"))
+    }
+
+    /// Lets no notification be written until the stall is released or given up; reading goes on.
+    ///
+    /// # Panics
+    /// When the lock is not had.
+    pub async fn stall_accepts(&self) -> Stall {
+        match &self.store_url {
+            Some(url) => {
+                let mut connection = PgConnection::connect(url).await.expect("the database answers");
+                let lock = "BEGIN; LOCK TABLE notifications IN EXCLUSIVE MODE";
+                sqlx::raw_sql(lock).execute(&mut connection).await.expect("the table can be locked");
+                Stall::Postgres(connection)
+            }
+            None => {
+                let url = format!("sqlite://{}", self.store_file().display());
+                let mut connection = SqliteConnection::connect(&url).await.expect("the file can be opened");
+                sqlx::raw_sql("BEGIN IMMEDIATE").execute(&mut connection).await.expect("the file can be locked");
+                Stall::Sqlite(connection)
+            }
+        }
+    }
+
+    /// Everything that the database holds, as text in which bytes stand as they are (SQLite) or in hexadecimal (PostgreSQL).
+    ///
+    /// # Panics
+    /// When it cannot be read.
+    pub async fn everything_stored(&self) -> String {
+        let mut text = String::new();
+        let Some(url) = &self.store_url else {
+            for ending in ["", "-wal", "-shm"] {
+                let bytes = std::fs::read(format!("{}{ending}", self.store_file().display())).unwrap_or_default();
+                text.push_str(&String::from_utf8_lossy(&bytes));
+            }
+            return text;
+        };
+        let mut connection = PgConnection::connect(url).await.expect("the database answers");
+        let tables = "SELECT quote_ident(tablename) FROM pg_tables WHERE schemaname = 'public'";
+        let tables: Vec<String> = sqlx::query_scalar(tables).fetch_all(&mut connection).await.expect("a list of tables");
+        for table in tables {
+            let rows = AssertSqlSafe(format!("SELECT t::text FROM {table} t"));
+            let rows: Vec<String> = sqlx::query_scalar(rows).fetch_all(&mut connection).await.expect("rows have a text form");
+            text.push_str(&rows.join("\n"));
+        }
+        text
+    }
+
     /// A gateway of this binary on this stage.
     pub fn launch(&self, binary: &str) -> Launch {
         let mut launch = Launch::new(std::env::var("TIDINGS_BINARY").unwrap_or_else(|_| binary.to_owned()), self.directory());
@@ -61,6 +132,28 @@ impl Stage {
             launch = launch.env("TIDINGS_TIME_SCALE", &format!("{factor}@{origin}"));
         }
         launch
+    }
+}
+
+/// A lock that keeps notifications from being written.
+pub enum Stall {
+    /// On the table.
+    Postgres(PgConnection),
+    /// On the file.
+    Sqlite(SqliteConnection),
+}
+
+impl Stall {
+    /// Lets writing go on.
+    ///
+    /// # Panics
+    /// When the lock was lost meanwhile.
+    pub async fn release(self) {
+        match self {
+            Self::Postgres(mut connection) => sqlx::raw_sql("ROLLBACK").execute(&mut connection).await.map(drop),
+            Self::Sqlite(mut connection) => sqlx::raw_sql("ROLLBACK").execute(&mut connection).await.map(drop),
+        }
+        .expect("the lock was held to the end");
     }
 }
 

@@ -135,7 +135,10 @@ impl Adapter for Smtp {
                 faults.push(fault(&pointer, "a word is too long for a line", mime::LONGEST_WORD as u64, longest as u64));
             }
         }
-        let (size, limit) = (mime::encoded_size(email) + headers, self.target.settings.max_size);
+        let limit = self.target.settings.max_size;
+        // Only what comes near the limit is encoded to be measured.
+        let is_near = mime::encoded_size_at_most(email) + headers > limit;
+        let size = if is_near { mime::encoded_size(email) + headers } else { 0 };
         if size > limit {
             let pointer = if email.attachments.is_empty() { "" } else { "/attachments" };
             faults.push(fault(pointer, "the encoded message is too large", limit, size));

@@ -42,7 +42,7 @@ pub struct Outgoing {
     pub left_out: Vec<String>,
     /// The message is worthless from here on.
     pub expires_at: Timestamp,
-    /// How long the one answer that decides is worth waiting for (DESIGN 8): after it the outcome is `Ambiguous`.
+    /// How long the one answer that decides is worth waiting for : after it the outcome is `Ambiguous`.
     pub patience: Duration,
     /// No byte may be written from here on (the lease's end less 10 s): later, answer `NotStarted`.
     pub start_before: Timestamp,

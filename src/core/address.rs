@@ -69,6 +69,10 @@ impl EmailAddress {
     /// What the address is matched by: quotes that change nothing removed, letters folded to lower case.
     pub fn canonical(&self) -> String {
         let local = self.local_part();
+        // Nearly every address: the domain is in lower case already.
+        if local.is_ascii() && !local.starts_with('"') {
+            return self.text.to_ascii_lowercase();
+        }
         let folded = match unquote(local) {
             Some(content) if is_dot_atom(&content) => content.to_lowercase(),
             _ => local.to_lowercase(),

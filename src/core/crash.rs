@@ -1,4 +1,5 @@
-//! Fail points: places where a test build can be told to die, so that crash stories are exact (S-238, S-239).
+//! Fail points: places where a test build can be told to die, or to leave out a hint that nothing may depend on, so that
+//! stories are exact (S-238, S-239).
 
 /// Ends the process at once when `TIDINGS_FAIL_POINT` names this point, on the pass that it counts (`name` or `name:3`).
 /// Debug builds only; in release builds this is nothing.
@@ -10,6 +11,19 @@ pub fn fail_point(name: &str) {
     let _ = name;
 }
 
+/// Whether `TIDINGS_DROP` names this hint (several are parted by commas): it is then not given, and whoever waits for it
+/// has to find out by themselves. Debug builds only; in release builds nothing is dropped.
+#[inline]
+pub fn is_dropped(name: &str) -> bool {
+    #[cfg(debug_assertions)]
+    return armed::drops(name);
+    #[cfg(not(debug_assertions))]
+    {
+        let _ = name;
+        false
+    }
+}
+
 #[cfg(debug_assertions)]
 mod armed {
     use std::sync::OnceLock;
@@ -17,6 +31,12 @@ mod armed {
 
     static ARMED: OnceLock<Option<(String, u32)>> = OnceLock::new();
     static PASSES: AtomicU32 = AtomicU32::new(0);
+    static DROPPED: OnceLock<Vec<String>> = OnceLock::new();
+
+    pub(super) fn drops(name: &str) -> bool {
+        let named = || std::env::var("TIDINGS_DROP").map_or_else(|_| Vec::new(), |raw| raw.split(',').map(str::to_owned).collect());
+        DROPPED.get_or_init(named).iter().any(|dropped| dropped == name)
+    }
 
     pub(super) fn pass(name: &str) {
         let armed = ARMED.get_or_init(|| {

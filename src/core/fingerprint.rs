@@ -17,6 +17,9 @@ use crate::words::Channel;
 #[cfg(test)]
 mod tests;
 
+/// The room that the form of an ordinary request takes.
+const USUAL_SIZE: usize = 512;
+
 /// The canonical form: compact JSON with sorted names, absent and empty fields left out, shorthand expanded, addresses
 /// as they are matched, instants and durations as numbers, attachments as their SHA-256. `metadata` is not part of it.
 pub fn canonical(request: &Request) -> Vec<u8> {
@@ -29,7 +32,9 @@ pub fn canonical(request: &Request) -> Vec<u8> {
         tags: &request.tags,
         to: request.recipients.iter().map(CanonicalRecipient::from).collect(),
     };
-    serde_json::to_vec(&form).expect("texts, numbers and maps with text names always have a JSON form")
+    let mut written = Vec::with_capacity(USUAL_SIZE);
+    serde_json::to_writer(&mut written, &form).expect("texts, numbers and maps with text names always have a JSON form");
+    written
 }
 
 // The fields of each struct stand in alphabetical order: serde writes them as declared, and that is what sorts them.

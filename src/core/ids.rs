@@ -13,6 +13,9 @@ pub const MAX_DELIVERIES: u16 = 500;
 
 const ORDINAL_BITS: u128 = 0xfff;
 
+/// A prefix of four characters and 32 hex digits.
+const LENGTH: usize = 36;
+
 /// A text that is not an id of the expected kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("not an id of this kind")]
@@ -94,13 +97,22 @@ macro_rules! prefixed {
     ($name:ident, $prefix:literal) => {
         impl fmt::Display for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                write!(f, concat!($prefix, "{}"), self.0.simple())
+                f.write_str(self.write_to(&mut [0; LENGTH]))
             }
         }
 
         impl fmt::Debug for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 fmt::Display::fmt(self, f)
+            }
+        }
+
+        impl $name {
+            /// The text of the id, in one piece: ids are written many times for each message.
+            fn write_to(self, text: &mut [u8; LENGTH]) -> &str {
+                text[..$prefix.len()].copy_from_slice($prefix.as_bytes());
+                self.0.simple().encode_lower(&mut text[$prefix.len()..]);
+                str::from_utf8(text).expect("a prefix and hexadecimal digits are ASCII")
             }
         }
 
@@ -118,7 +130,7 @@ macro_rules! prefixed {
 
         impl serde::Serialize for $name {
             fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-                serializer.collect_str(self)
+                serializer.serialize_str(self.write_to(&mut [0; LENGTH]))
             }
         }
     };

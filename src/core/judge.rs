@@ -156,3 +156,7 @@ fn choose(lane: &LanePlan, delivery: &Delivery, capacity: &mut [AccountCapacity]
     }
     None
 }
+
+#[cfg(test)]
+#[path = "judge_tests.rs"]
+mod tests;

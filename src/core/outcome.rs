@@ -62,7 +62,7 @@ pub enum Refusal {
     Recipient {
         /// It stands on the provider's own suppression list, or the person opted out there.
         listed: bool,
-        /// The mailbox will never exist: the address is to be suppressed (S-149).
+        /// The mailbox does not exist and will not: what a suppression of the address may rest on.
         hard: bool,
     },
     /// What the message says.

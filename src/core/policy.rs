@@ -21,7 +21,7 @@ pub const START_MARGIN: Duration = Duration::from_secs(10);
 pub const POISON_LOSSES: u16 = 2;
 /// How far ahead `send_at` may lie (S-064).
 pub const SEND_AT_HORIZON: Duration = Duration::from_secs(90 * 86_400);
-/// Greylisted and similar answers are not repeated sooner.
+/// A message that could not be built is tried once more after this.
 pub const BUILD_RETRY: Duration = Duration::from_secs(30);
 
 words! {
@@ -72,7 +72,7 @@ impl Retry {
     }
 }
 
-/// What a class does about a send that may have been taken (DESIGN: the ladder).
+/// What a class does about a send that may have been taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ambiguity {
     /// How long the one deciding answer is worth waiting for.
@@ -116,8 +116,6 @@ pub struct CategoryRules {
     pub class: Option<Class>,
     /// Overrides the class policy on every channel.
     pub on_ambiguous: Option<OnAmbiguous>,
-    /// Content is erased in the transaction that ends the delivery (S-214).
-    pub sensitive: bool,
     /// The deadline, where the request names none.
     pub expires_in: Option<Duration>,
     /// The author, where the request names none: a mailbox or the name of a sender.
@@ -151,11 +149,6 @@ impl Rules {
     pub fn on_ambiguous(&self, category: &str, class: Class, channel: Channel) -> OnAmbiguous {
         let own = self.categories.get(category).and_then(|category| category.on_ambiguous);
         own.unwrap_or_else(|| self.of(class).ambiguity.on(channel))
-    }
-
-    /// Whether the content of this category is erased at its end.
-    pub fn is_sensitive(&self, category: &str) -> bool {
-        self.categories.get(category).is_some_and(|category| category.sensitive)
     }
 
     /// The settings that contradict each other; empty for the defaults.

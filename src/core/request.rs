@@ -1,4 +1,4 @@
-//! What an application may ask for: the body of a notification, read and checked as a whole, all faults at once (API 3, S-014, S-015).
+//! What an application may ask for: the body of a notification, read and checked as a whole, all faults at once (S-014, S-015).
 //! What needs stored facts or configuration (category, sender, route, key, suppression) is decided after it.
 
 use std::fmt;

@@ -44,6 +44,8 @@ const SEALED: u8 = b'1';
 const SEALED_ZSTD: u8 = b'2';
 const KEY_ID: u8 = b'1';
 const NONCE_LEN: usize = 12;
+/// Format byte, key id and nonce.
+const HEAD_LEN: usize = 2 + NONCE_LEN;
 
 /// Keyed once; each use clones the keyed state.
 type HmacSha256 = Hmac<Sha256>;
@@ -97,14 +99,15 @@ impl Keyring {
             Some(packed) => (SEALED_ZSTD, packed.as_slice()),
             None => (SEALED, plain),
         };
-        let mut sealed = Vec::with_capacity(2 + NONCE_LEN + body.len() + AES_256_GCM_SIV.tag_len());
+        let mut sealed = Vec::with_capacity(HEAD_LEN + body.len() + AES_256_GCM_SIV.tag_len());
         sealed.extend_from_slice(&[format, KEY_ID]);
         sealed.extend_from_slice(&nonce);
-        let mut text = body.to_vec();
-        self.seal
-            .seal_in_place_append_tag(Nonce::assume_unique_for_key(nonce), Aad::from(aad(format, context)), &mut text)
+        sealed.extend_from_slice(body);
+        let tag = self
+            .seal
+            .seal_in_place_separate_tag(Nonce::assume_unique_for_key(nonce), Aad::from(aad(format, context)), &mut sealed[HEAD_LEN..])
             .expect("the text is far below the cipher's limit");
-        sealed.append(&mut text);
+        sealed.extend_from_slice(tag.as_ref());
         sealed
     }
 
@@ -129,7 +132,8 @@ impl Keyring {
 
     /// What an address is matched and suppressed by: version byte and 16 bytes of HMAC over channel and canonical form.
     pub fn address_digest(&self, channel: crate::words::Channel, canonical: &str) -> Vec<u8> {
-        let mac = tag(&self.digest, format!("{channel}:{canonical}").as_bytes());
+        let mac: [u8; 32] =
+            self.digest.clone().chain_update(channel.as_str()).chain_update(":").chain_update(canonical).finalize().into_bytes().into();
         [&[DIGEST_VERSION], &mac[..16]].concat()
     }
 

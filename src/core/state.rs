@@ -1,5 +1,5 @@
 //! The states of a delivery and the one table of what moves it between them.
-//! Which columns change with a move is `transition`'s business; nothing else changes a state.
+//! The table in words, with its row numbers, is `docs/states.md`. Which columns change with a move is `transition`'s business; nothing else changes a state.
 
 use crate::words::{Channel, Reason, words};
 

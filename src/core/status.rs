@@ -1,5 +1,5 @@
 //! What is said of a notification and its deliveries when they are read: derived status, `open`, what a delivery waits
-//! for, and one sentence for people. Nothing of it is stored (API 4).
+//! for, and one sentence for people. Nothing of it is stored.
 
 use std::fmt::Write as _;
 

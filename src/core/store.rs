@@ -562,7 +562,7 @@ pub trait Store: Send + Sync {
     async fn clear_sandbox(&self, tenant: TenantId, mode: Option<Mode>) -> Result<u64, StoreError>;
 }
 
-/// A statement, a lock wait and an idle transaction take no longer than this (S-022).
+/// A statement and a lock wait take no longer than this (S-022).
 pub const STATEMENT_LIMIT: Duration = Duration::from_secs(2);
 
 /// The items of an accept that go into the first statement, sorted by key so that two transactions with the same keys

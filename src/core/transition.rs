@@ -280,7 +280,8 @@ fn land_not_sent(
             draft.before.attempts_used
         }
     };
-    let moves_on = draft.before.class == Class::Critical && item.position.has_other;
+    // Down the route at once; the next round of it waits, or a code would use up its tries within a second.
+    let moves_on = draft.before.class == Class::Critical && item.position.has_later;
     let delay = if moves_on { Duration::ZERO } else { retry.delay(why, failures, retry_after, item.jitter) };
     let next = now.plus(delay);
     if next >= draft.before.expires_at {

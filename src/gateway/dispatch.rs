@@ -2,10 +2,12 @@
 //! provider is called; an outcome stays in memory, with its slot held, until it is committed (S-039).
 
 use std::collections::HashMap;
+use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use rand::RngExt as _;
 use tidings_core::adapter::{Crossing, Outgoing};
 use tidings_core::delivery::Delivery;
@@ -168,30 +170,27 @@ impl Dispatch {
         })
     }
 
-    /// Calls the adapter in a task of its own, so that a panic or our own end yields an outcome too (S-040, S-102).
+    /// Calls the adapter. A panic in it, or our own end, yields an outcome too: which one depends on whether the provider
+    /// may have taken the message by then (S-040, S-102).
     async fn send(&self, call: &Call, outgoing: Outgoing) -> Report {
-        let crossing = outgoing.crossing.clone();
-        let adapter = call.account.adapter.clone();
-        let mut sending = tokio::spawn(async move { adapter.send(&outgoing).await });
+        let sending = AssertUnwindSafe(call.account.adapter.send(&outgoing)).catch_unwind();
         let ended = tokio::select! {
-            ended = &mut sending => ended,
-            () = self.cut_off.cancelled() => {
-                sending.abort();
-                sending.await
-            }
+            ended = sending => Some(ended),
+            () = self.cut_off.cancelled() => None,
         };
+        let may_be_taken = outgoing.crossing.is_passed();
         match ended {
-            Ok(report) => report,
-            Err(error) if error.is_panic() => {
+            Some(Ok(report)) => report,
+            Some(Err(_)) => {
                 tracing::error!(delivery_id = %call.delivery.id, account = call.account.name, "the adapter panicked");
-                let outcome = if crossing.is_passed() { Outcome::Ambiguous } else { Outcome::BuildFailed };
+                let outcome = if may_be_taken { Outcome::Ambiguous } else { Outcome::BuildFailed };
                 Report::new(outcome).with_detail("the adapter panicked")
             }
-            Err(_) if crossing.is_passed() => {
+            None if may_be_taken => {
                 self.ambiguous_at_stop.fetch_add(1, Ordering::Relaxed);
                 Report::new(Outcome::Ambiguous).with_detail("the process stopped before the provider answered")
             }
-            Err(_) => Report::new(Outcome::NotStarted).with_detail("the process stopped before the message was sent"),
+            None => Report::new(Outcome::NotStarted).with_detail("the process stopped before the message was sent"),
         }
     }
 

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tidings_core::ids::InstanceId;
 use tidings_core::policy::{HEARTBEAT, LEASE};
@@ -22,6 +22,10 @@ const SWEEP_ROWS: i64 = 100;
 const SWEEP_EVERY: Duration = Duration::from_secs(10);
 /// How often holds are looked at; the shortest hold is 20 s.
 const CHECK_EVERY: Duration = Duration::from_secs(2);
+/// How often it is seen that this process runs; a gap above `STOPPED` means that it was stopped for a while.
+const TICK_EVERY: Duration = Duration::from_secs(1);
+/// A longer gap between two ticks is taken for a stop (SIGSTOP, a suspended machine).
+const STOPPED: Duration = Duration::from_secs(5);
 /// How often it is proven that the store can be written; a broken store shows within 5 s (S-228).
 const PROVE_EVERY: Duration = Duration::from_secs(4);
 /// How often the auditor looks; each time at what was accepted since the last.
@@ -74,6 +78,7 @@ impl Keeper {
         job(SWEEP_EVERY, |keeper| Box::pin(async move { keeper.sweep(&[Sweep::LeaseExpired, Sweep::PastExpiry]).await }));
         job(CHECK_EVERY, |keeper| Box::pin(async move { keeper.sweep(&[Sweep::ChecksDue]).await }));
         job(PROVE_EVERY, |keeper| Box::pin(async move { keeper.prove().await }));
+        tokio::spawn(keeper.clone().tick());
         job(AUDIT_EVERY, |keeper| Box::pin(async move { keeper.audit().await }));
         job(ANCHOR_EVERY, |keeper| Box::pin(async move { keeper.anchor().await }));
     }
@@ -82,6 +87,8 @@ impl Keeper {
     async fn renew(&self) {
         let running = self.dispatch.running();
         if running.is_empty() {
+            // No lease is in danger: whether the store takes a claim is for the claim to find out.
+            self.pump_paused.store(false, Ordering::Relaxed);
             return;
         }
         let now = self.app.clock.now();
@@ -97,6 +104,21 @@ impl Keeper {
                 if !self.pump_paused.swap(true, Ordering::Relaxed) {
                     tracing::error!(error = %error, "leases could not be renewed; no new calls are made");
                 }
+            }
+        }
+    }
+
+    /// Sees that the process was stopped: its clock is anchored anew. Claims from before hand themselves back, since no
+    /// first byte leaves later than a lease allows.
+    async fn tick(self: Arc<Self>) {
+        let mut last = Instant::now();
+        while !self.stop.is_cancelled() {
+            tokio::time::sleep(TICK_EVERY).await;
+            let gap = last.elapsed();
+            last = Instant::now();
+            if gap > STOPPED {
+                tracing::warn!(gap_ms = u64::try_from(gap.as_millis()).unwrap_or(u64::MAX), "the process was stopped for a while");
+                self.anchor().await;
             }
         }
     }

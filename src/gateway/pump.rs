@@ -117,7 +117,11 @@ impl Pump {
             lane.route.accounts.iter().map(|account| of(account.id)).fold(0, u16::saturating_add).min(CLAIM_ROWS)
         };
         let full: Vec<LaneId> = dirty.iter().filter(|lane| room(lane) == 0 && !lane.is_offered).map(|lane| lane.route.lane).collect();
-        let lanes: Vec<LanePlan> = dirty.into_iter().filter(|lane| room(lane) > 0).map(|lane| plan_lane(lane, room(lane))).collect();
+        let mut lanes: Vec<LanePlan> = dirty.into_iter().filter(|lane| room(lane) > 0).map(|lane| plan_lane(lane, room(lane))).collect();
+        if self.dispatch.slots.has_trial(&wanted, now) {
+            // What tries a parked account is never a login code while anything else waits.
+            lanes.reverse();
+        }
         self.offer(&full);
         (!lanes.is_empty()).then(|| ClaimPlan { instance: self.instance, lease_until: now.plus(LEASE), lanes, accounts })
     }
@@ -151,9 +155,11 @@ impl Pump {
             let limit = asked.iter().find(|(lane, _)| *lane == seen.lane).map_or(0, |(_, limit)| *limit);
             lane.cursor = seen.cursor;
             lane.tenants = seen.tenants;
-            // Fewer than were asked for: nothing else is due. With several tenants each was capped, so look again.
+            // Fewer than were asked for: nothing else is due. With several tenants each was capped, so look again. A page
+            // of rows that all have to wait is left to the poll, which goes on behind it.
             let is_drained = seen.candidates < usize::from(limit) && seen.tenants <= 1;
-            lane.is_dirty = !is_drained && seen.candidates > 0;
+            let has_moved = claimed.ended > 0 || claimed.dispatched.iter().any(|delivery| delivery.lane == seen.lane);
+            lane.is_dirty = !is_drained && has_moved;
             lane.is_offered &= lane.is_dirty;
         }
         if !claimed.dispatched.is_empty() {

@@ -40,8 +40,11 @@ pub struct Account {
 impl Account {
     /// Whether this account may send as `from` (`sends_as`).
     pub fn may_send_as(&self, from: &EmailAddress) -> bool {
+        if self.sends_as.is_empty() {
+            return true;
+        }
         let canonical = from.canonical();
-        self.sends_as.is_empty() || self.sends_as.iter().any(|allowed| allowed == &canonical || allowed == from.domain())
+        self.sends_as.iter().any(|allowed| allowed == &canonical || allowed == from.domain())
     }
 }
 

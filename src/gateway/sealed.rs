@@ -1,6 +1,8 @@
 //! What is stored sealed, by whom it is opened, and to which row and column each blob is bound: the one place that knows
 //! the form inside. How sealing works is `tidings_core::secrets`' business.
 
+use std::fmt::Write as _;
+
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tidings_core::address::Mailbox;
@@ -12,6 +14,9 @@ use uuid::Uuid;
 
 /// The shape of what is sealed here. A worker leaves rows of a newer one alone (S-231).
 pub const SCHEMA_VERSION: i16 = 1;
+
+/// The room that an ordinary value takes before it is sealed.
+const USUAL_SIZE: usize = 512;
 
 /// Where one delivery goes.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -45,7 +50,7 @@ impl Copies {
 
 /// Seals what is said.
 pub fn seal_content(keyring: &Keyring, id: NotificationId, content: &Content) -> Vec<u8> {
-    seal(keyring, content, &format!("content:{id}"))
+    seal(keyring, content, &context("content", id))
 }
 
 /// Opens what is said.
@@ -53,12 +58,12 @@ pub fn seal_content(keyring: &Keyring, id: NotificationId, content: &Content) ->
 /// # Errors
 /// When the blob is not of this row and key, or of a newer shape.
 pub fn open_content(keyring: &Keyring, id: NotificationId, sealed: &[u8]) -> Result<Content, CannotOpen> {
-    open(keyring, sealed, &format!("content:{id}"))
+    open(keyring, sealed, &context("content", id))
 }
 
 /// Seals where a delivery goes.
 pub fn seal_address(keyring: &Keyring, id: DeliveryId, address: &Address) -> Vec<u8> {
-    seal(keyring, address, &format!("address:{id}"))
+    seal(keyring, address, &context("address", id))
 }
 
 /// Opens where a delivery goes.
@@ -66,12 +71,12 @@ pub fn seal_address(keyring: &Keyring, id: DeliveryId, address: &Address) -> Vec
 /// # Errors
 /// When the blob is not of this row and key.
 pub fn open_address(keyring: &Keyring, id: DeliveryId, sealed: &[u8]) -> Result<Address, CannotOpen> {
-    open(keyring, sealed, &format!("address:{id}"))
+    open(keyring, sealed, &context("address", id))
 }
 
 /// Seals the caller's facts about a notification, in the caller's order; `None` where there are none.
 pub fn seal_metadata(keyring: &Keyring, id: NotificationId, metadata: &[(String, String)]) -> Option<Vec<u8>> {
-    (!metadata.is_empty()).then(|| seal(keyring, metadata, &format!("metadata:{id}")))
+    (!metadata.is_empty()).then(|| seal(keyring, metadata, &context("metadata", id)))
 }
 
 /// Opens the caller's facts about a notification.
@@ -79,12 +84,12 @@ pub fn seal_metadata(keyring: &Keyring, id: NotificationId, metadata: &[(String,
 /// # Errors
 /// When the blob is not of this row and key.
 pub fn open_metadata(keyring: &Keyring, id: NotificationId, sealed: &[u8]) -> Result<Vec<(String, String)>, CannotOpen> {
-    open(keyring, sealed, &format!("metadata:{id}"))
+    open(keyring, sealed, &context("metadata", id))
 }
 
 /// Seals the caller's name for the person.
 pub fn seal_reference(keyring: &Keyring, id: DeliveryId, reference: &str) -> Vec<u8> {
-    seal(keyring, reference, &format!("reference:{id}"))
+    seal(keyring, reference, &context("reference", id))
 }
 
 /// Opens the caller's name for the person.
@@ -92,7 +97,7 @@ pub fn seal_reference(keyring: &Keyring, id: DeliveryId, reference: &str) -> Vec
 /// # Errors
 /// When the blob is not of this row and key.
 pub fn open_reference(keyring: &Keyring, id: DeliveryId, sealed: &[u8]) -> Result<String, CannotOpen> {
-    open(keyring, sealed, &format!("reference:{id}"))
+    open(keyring, sealed, &context("reference", id))
 }
 
 /// Seals what a call reports about copies; `None` where it reports nothing and what is known stays.
@@ -105,7 +110,7 @@ pub fn seal_copies(keyring: &Keyring, id: DeliveryId, report: &Report) -> Option
         return None;
     }
     let copies = Copies { accepted: report.accepted_copies.clone(), refused: refused.to_vec() };
-    Some(seal(keyring, &copies, &format!("copies:{id}")))
+    Some(seal(keyring, &copies, &context("copies", id)))
 }
 
 /// Opens what became of the copies of a message.
@@ -113,7 +118,7 @@ pub fn seal_copies(keyring: &Keyring, id: DeliveryId, report: &Report) -> Option
 /// # Errors
 /// When the blob is not of this row and key.
 pub fn open_copies(keyring: &Keyring, id: DeliveryId, sealed: &[u8]) -> Result<Copies, CannotOpen> {
-    open(keyring, sealed, &format!("copies:{id}"))
+    open(keyring, sealed, &context("copies", id))
 }
 
 /// Seals a message of the sandbox, which is JSON already.
@@ -129,8 +134,18 @@ pub fn open_sandbox<T: DeserializeOwned>(keyring: &Keyring, id: Uuid, sealed: &[
     open(keyring, sealed, &format!("sandbox:{}", id.simple()))
 }
 
+/// The row and column that a blob belongs to.
+fn context(column: &str, id: impl std::fmt::Display) -> String {
+    let mut context = String::with_capacity(64);
+    context.push_str(column);
+    // Nothing can fail: a `String` takes whatever is written to it.
+    let _ = write!(context, ":{id}");
+    context
+}
+
 fn seal<T: Serialize + ?Sized>(keyring: &Keyring, value: &T, context: &str) -> Vec<u8> {
-    let plain = serde_json::to_vec(value).expect("texts, lists and maps with text names always have a JSON form");
+    let mut plain = Vec::with_capacity(USUAL_SIZE);
+    serde_json::to_writer(&mut plain, value).expect("texts, lists and maps with text names always have a JSON form");
     keyring.seal(&plain, context.as_bytes(), rand::random())
 }
 

@@ -55,7 +55,8 @@ async fn serve(settings: Settings, clock: Arc<StoreClock>, opened: store::Opened
     }
 
     let rules = Arc::new(settings.rules());
-    let writer = Writer::start(store.clone(), clock.clone(), rules.clone());
+    let wake = Arc::new(Wake::new(signals.clone()));
+    let writer = Writer::start(store.clone(), clock.clone(), rules.clone(), wake.clone());
     let routing = Arc::new(accounts::configure(&settings, store.as_ref(), clock.clone(), writer.clone(), keyring.clone()).await?);
     let key = keys::bootstrap(&settings, store.as_ref(), clock.now()).await?;
     let app = Arc::new(App {
@@ -66,7 +67,7 @@ async fn serve(settings: Settings, clock: Arc<StoreClock>, opened: store::Opened
         keyring,
         writer: writer.clone(),
         routing,
-        wake: Arc::new(Wake::new(signals.clone())),
+        wake,
         readiness: Readiness::default(),
     });
 

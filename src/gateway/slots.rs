@@ -38,6 +38,12 @@ struct Parked {
     trying: bool,
 }
 
+impl Parked {
+    fn is_due(&self, now: Timestamp) -> bool {
+        !self.trying && self.next_try <= now
+    }
+}
+
 /// Why an account takes nothing now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hindrance {
@@ -58,6 +64,13 @@ impl Slots {
     pub fn capacity(&self, wanted: &[AccountId], rows: u16, now: Timestamp) -> Vec<AccountCapacity> {
         let mut accounts = self.lock();
         wanted.iter().filter_map(|id| Some(accounts.get_mut(id)?.capacity(rows, now))).collect()
+    }
+
+    /// Whether one of these accounts is parked and about to try one message.
+    pub fn has_trial(&self, wanted: &[AccountId], now: Timestamp) -> bool {
+        let accounts = self.lock();
+        let is_due = |id: &AccountId| accounts.get(id).and_then(|slots| slots.parked.as_ref()).is_some_and(|parked| parked.is_due(now));
+        wanted.iter().any(is_due)
     }
 
     /// A call by this account begins.
@@ -114,7 +127,7 @@ impl AccountSlots {
         self.paused_until = None;
         if let Some(parked) = &self.parked {
             // One message tries whether the credential works again.
-            let tries = u16::from(!parked.trying && parked.next_try <= now);
+            let tries = u16::from(parked.is_due(now));
             return AccountCapacity { free: tries, free_for_others: tries, free_for_bulk: tries, ..none };
         }
         let used = |class: Class| self.used.get(&class).copied().unwrap_or_default();

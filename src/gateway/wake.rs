@@ -32,6 +32,9 @@ impl Wake {
     /// Something in `lane` is due at `at`, which may be now. Only the earliest instant of a lane is kept: the poll
     /// finds the others.
     pub fn lane(&self, lane: LaneId, at: Timestamp) {
+        if tidings_core::crash::is_dropped("wake") {
+            return;
+        }
         {
             let mut due = self.due.lock().unwrap_or_else(PoisonError::into_inner);
             match due.iter_mut().find(|(known, _)| *known == lane) {

@@ -4,14 +4,20 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use tidings_core::ids::LaneId;
 use tidings_core::judge::ClaimPlan;
 use tidings_core::policy::Rules;
 use tidings_core::sandbox::SandboxMessage;
 use tidings_core::store::{Accepted, Claimed, NewNotification, Store, StoreError, WriteBatch};
-use tidings_core::time::Clock;
+use tidings_core::time::{Clock, Timestamp};
 use tidings_core::transition::{Finish, Landed};
 use tidings_core::words::Class;
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::{Notify, OwnedSemaphorePermit, oneshot};
+
+use crate::wake::Wake;
+use desk::Desk;
+
+mod desk;
 
 /// Rows in one transaction; above this a commit would hold up a critical message.
 const BATCH_ROWS: usize = 128;
@@ -34,8 +40,17 @@ pub enum WriteError {
 
 type Reply<T> = oneshot::Sender<Result<T, StoreError>>;
 
+/// An intent that waits for its commit.
+struct Accepting {
+    notification: Arc<NewNotification>,
+    /// The memory that its body takes, held until it is decided.
+    _room: Option<OwnedSemaphorePermit>,
+    desk: Desk,
+    reply: Reply<Accepted>,
+}
+
 enum Command {
-    Accept(Arc<NewNotification>, Reply<Accepted>),
+    Accept(Accepting),
     Finish(Box<Finish>, Reply<Landed>),
     Claim(Box<ClaimPlan>, Reply<Claimed>),
     Sandbox(Box<SandboxMessage>, Reply<()>),
@@ -44,7 +59,7 @@ enum Command {
 impl Command {
     fn rows(&self) -> usize {
         match self {
-            Self::Accept(item, _) => 1 + item.deliveries.len(),
+            Self::Accept(accepting) => 1 + accepting.notification.deliveries.len(),
             Self::Finish(..) | Self::Sandbox(..) => 1,
             // The claim itself is short; its limit says how many rows it may write.
             Self::Claim(plan, _) => plan.lanes.iter().map(|lane| usize::from(lane.limit)).sum::<usize>() / 2,
@@ -70,22 +85,24 @@ pub struct Writer {
 
 impl Writer {
     /// Starts the writer tasks, as many as the store can use.
-    pub fn start(store: Arc<dyn Store>, clock: Arc<dyn Clock>, rules: Arc<Rules>) -> Self {
+    pub fn start(store: Arc<dyn Store>, clock: Arc<dyn Clock>, rules: Arc<Rules>, wake: Arc<Wake>) -> Self {
         let writer = Self { queue: Arc::default() };
         for _ in 0..store.committers().max(1) {
             writer.lock().running += 1;
-            tokio::spawn(run(writer.clone(), store.clone(), clock.clone(), rules.clone()));
+            tokio::spawn(run(writer.clone(), store.clone(), clock.clone(), rules.clone(), wake.clone()));
         }
         writer
     }
 
-    /// Commits an intent. The commit goes on when the caller goes away (S-013).
+    /// Commits an intent and wakes its lanes. Both go on when the caller goes away (S-013); `room` is given back when
+    /// it is decided.
     ///
     /// # Errors
     /// When it was not taken, or when that is not known.
-    pub async fn accept(&self, notification: Arc<NewNotification>) -> Result<Accepted, WriteError> {
+    pub async fn accept(&self, notification: Arc<NewNotification>, room: Option<OwnedSemaphorePermit>) -> Result<Accepted, WriteError> {
         let is_critical = notification.class == Class::Critical;
-        self.give(is_critical, |reply| Command::Accept(notification, reply)).await
+        let accept = |reply| Command::Accept(Accepting { notification, _room: room, desk: Desk::here(), reply });
+        self.give(is_critical, accept).await
     }
 
     /// Writes an outcome.
@@ -193,15 +210,15 @@ fn take(queue: &mut Queue) -> Vec<Command> {
     taken
 }
 
-async fn run(writer: Writer, store: Arc<dyn Store>, clock: Arc<dyn Clock>, rules: Arc<Rules>) {
+async fn run(writer: Writer, store: Arc<dyn Store>, clock: Arc<dyn Clock>, rules: Arc<Rules>, wake: Arc<Wake>) {
     while let Some(commands) = writer.next().await {
         let mut batch = WriteBatch::default();
         let (mut accepts, mut finishes, mut claim, mut messages) = (Vec::new(), Vec::new(), None, Vec::new());
         for command in commands {
             match command {
-                Command::Accept(item, reply) => {
-                    batch.accept.push(item);
-                    accepts.push(reply);
+                Command::Accept(accepting) => {
+                    batch.accept.push(accepting.notification.clone());
+                    accepts.push(accepting);
                 }
                 Command::Finish(item, reply) => {
                     batch.finish.push(*item);
@@ -218,12 +235,29 @@ async fn run(writer: Writer, store: Arc<dyn Store>, clock: Arc<dyn Clock>, rules
             }
         }
         let results = store.commit(&rules, batch, clock.now()).await;
-        answer(accepts, results.accept);
+        wake_lanes(&wake, &accepts, &results.accept);
+        Desk::hand_over(accepts.into_iter().zip(results.accept).map(|(accepting, result)| (accepting.desk, (accepting.reply, result))));
         answer(finishes, results.finish);
         answer(claim.into_iter().collect(), results.claim.into_iter().collect());
         answer(messages, results.sandbox);
     }
     writer.lock().running -= 1;
+}
+
+/// A hint for each lane in which something was written or may have been, at the instant from which it is due.
+fn wake_lanes(wake: &Wake, accepts: &[Accepting], results: &[Result<Accepted, StoreError>]) {
+    let mut due: Vec<(LaneId, Timestamp)> = Vec::with_capacity(2);
+    let written =
+        accepts.iter().zip(results).filter(|(_, result)| matches!(result, Ok(Accepted::Taken) | Err(StoreError::CommitUnknown(_))));
+    for delivery in written.flat_map(|(accepting, _)| &accepting.notification.deliveries) {
+        match due.iter_mut().find(|(lane, _)| *lane == delivery.lane) {
+            Some((_, earliest)) => *earliest = delivery.available_at.min(*earliest),
+            None => due.push((delivery.lane, delivery.available_at)),
+        }
+    }
+    for (lane, at) in due {
+        wake.lane(lane, at);
+    }
 }
 
 fn answer<T>(replies: Vec<Reply<T>>, results: Vec<Result<T, StoreError>>) {

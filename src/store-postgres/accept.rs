@@ -26,16 +26,20 @@ pub(crate) async fn accept(
     patience: Duration,
     now: Timestamp,
 ) -> Result<Vec<Result<Accepted, StoreError>>, StoreError> {
-    let mut conn = store.connection().await?;
+    let mut accepting = store.accepting.acquire().await.map_err(before)?;
     fail_point("accept.before_commit");
-    let taken = insert(&mut conn, items, patience, now).await?;
+    let taken = insert(&mut accepting, items, patience, now).await?;
     fail_point("accept.after_commit");
+    drop(accepting);
     if taken.len() == items.len() {
         return Ok(items.iter().map(|_| Ok(Accepted::Taken)).collect());
     }
     // What was taken is committed: an error from here on is about the others alone.
     let others: Vec<&Arc<NewNotification>> = items.iter().filter(|item| !taken.contains(&item.id.as_uuid())).collect();
-    let holders = holders(&mut conn, &others).await;
+    let holders = match store.connection().await {
+        Ok(mut conn) => holders(&mut conn, &others).await,
+        Err(error) => Err(error),
+    };
     Ok(items.iter().map(|item| outcome(item, &taken, &holders)).collect())
 }
 

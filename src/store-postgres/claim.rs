@@ -17,7 +17,7 @@ use uuid::Uuid;
 use crate::apply::{Written, apply};
 use crate::error::{before, committing};
 use crate::instant::At;
-use crate::rows::{open_rows, word};
+use crate::rows::{OpenRow, open_rows};
 use crate::{PostgresStore, SCHEMA_VERSION};
 
 /// How many tenants with due rows one look at the ring finds.
@@ -166,7 +166,7 @@ async fn candidates(
     .fetch_all(conn)
     .await
     .map_err(before)?;
-    rows.into_iter().map(|row| row.delivery()).collect()
+    Ok(rows.into_iter().filter_map(OpenRow::readable).collect())
 }
 
 /// What decides beside the row itself: suppressions of its address, and whether its tenant may send.
@@ -186,12 +186,15 @@ async fn with_facts(conn: &mut PgConnection, due: Vec<Delivery>, now: Timestamp)
     .await
     .map_err(before)?;
     let mut facts: HashMap<Uuid, (bool, Vec<String>)> = rows.into_iter().map(|row| (row.id, (row.tenant_active, row.scopes))).collect();
-    due.into_iter()
-        .map(|delivery| {
-            // Locked by us, so it is there; and what is not known does not go out (S-220).
-            let (tenant_active, scopes) = facts.remove(&delivery.id.as_uuid()).unwrap_or_default();
-            let suppressions = scopes.iter().map(|scope| word::<SuppressionScope>(scope)).collect::<Result<_, _>>()?;
-            Ok(Candidate { delivery, suppressions, tenant_active })
-        })
-        .collect()
+    let candidate = |delivery: Delivery| {
+        // Locked by us, so it is there; and what is not known does not go out (S-220).
+        let (tenant_active, scopes) = facts.remove(&delivery.id.as_uuid()).unwrap_or_default();
+        Candidate { delivery, suppressions: scopes.iter().map(|scope| reach(scope)).collect(), tenant_active }
+    };
+    Ok(due.into_iter().map(candidate).collect())
+}
+
+/// How far a suppression reaches; a word of a newer binary reaches everybody (S-220).
+fn reach(scope: &str) -> SuppressionScope {
+    scope.parse().unwrap_or(SuppressionScope::All)
 }

@@ -48,7 +48,7 @@ const CALL_LIMIT: Duration = Duration::from_secs(10);
 /// How to use a database.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Connections of the pool; wake-ups and migrations have their own.
+    /// Connections in all; wake-ups and migrations have their own.
     pub max_connections: u32,
     /// Off behind a pooler that gives every transaction another session.
     pub statement_cache: bool,
@@ -70,6 +70,8 @@ impl Default for Options {
 #[derive(Debug)]
 pub struct PostgresStore {
     pool: PgPool,
+    /// Sessions that keep their plans: for the statement that accepts, and for it alone.
+    accepting: PgPool,
     describe: String,
     committers: usize,
     migrate_options: PgConnectOptions,
@@ -138,7 +140,8 @@ impl Store for PostgresStore {
     async fn close(&self) {
         self.wake.close();
         // Calls that run are waited for, but not for ever.
-        let _ = tokio::time::timeout(CALL_LIMIT, self.pool.close()).await;
+        let both = async { tokio::join!(self.pool.close(), self.accepting.close()) };
+        let _ = tokio::time::timeout(CALL_LIMIT, both).await;
     }
 
     async fn setting(&self, key: &str) -> Result<Option<Vec<u8>>, StoreError> {

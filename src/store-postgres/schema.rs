@@ -41,15 +41,21 @@ pub(crate) fn connect(url: &str, options: &Options) -> Result<PostgresStore, Sto
             ("plan_cache_mode", "force_custom_plan"),
         ])
         .disable_statement_logging();
-    let pool =
-        PgPoolOptions::new().max_connections(options.max_connections.max(2)).acquire_timeout(STATEMENT_LIMIT).connect_lazy_with(session);
+    // The statement that accepts only inserts: it has one plan whatever the tables hold, and making that anew for each batch
+    // costs as much as running it.
+    let accepting = session.clone().options([("plan_cache_mode", "force_generic_plan")]);
+    let connections = options.max_connections.max(2);
+    let committers = (connections / 4).clamp(2, 4);
+    let accepters = committers.min(connections / 2);
+    let pool = |size, session| PgPoolOptions::new().max_connections(size).acquire_timeout(STATEMENT_LIMIT).connect_lazy_with(session);
     let migrate_options = options.migrate_url.as_deref().map_or_else(|| Ok(base.clone()), parse)?;
     let listen_options = options.listen_url.as_deref().map_or_else(|| Ok(base.clone()), parse)?;
     Ok(PostgresStore {
         describe: describe(&base),
-        committers: usize::try_from(options.max_connections / 4).unwrap_or(2).clamp(2, 4),
+        committers: committers as usize,
         wake: Wake::new(listen_options.clone()),
-        pool,
+        accepting: pool(accepters, accepting),
+        pool: pool(connections - accepters, session),
         migrate_options,
         listen_options,
         relaxed_durability: options.relaxed_durability,

@@ -17,7 +17,7 @@ use crate::PostgresStore;
 use crate::apply::{Written, apply};
 use crate::error::{before, committing};
 use crate::instant::At;
-use crate::rows::{open_rows, small};
+use crate::rows::{OpenRow, open_rows, small};
 
 /// Moves rows whose time has come; those that somebody else holds are left to them.
 pub(crate) async fn sweep(
@@ -88,7 +88,7 @@ async fn lock_due(conn: &mut PgConnection, sweep: Sweep, limit: i64, now: Timest
             .await
         }
     };
-    rows.map_err(before)?.into_iter().map(|row| row.delivery()).collect()
+    Ok(rows.map_err(before)?.into_iter().filter_map(OpenRow::readable).collect())
 }
 
 /// Which of these have an acceptance on record, of whatever generation.

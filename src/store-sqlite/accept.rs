@@ -7,11 +7,12 @@ use std::sync::Arc;
 use serde::Serialize;
 use sqlx::query;
 use sqlx::sqlite::SqliteConnection;
-use tidings_core::ids::{DeliveryId, NotificationId};
-use tidings_core::store::{Accepted, KeyHolder, NewNotification, StoreError, group_by_key};
+use tidings_core::ids::NotificationId;
+use tidings_core::store::{Accepted, KeyHolder, NewDelivery, NewNotification, StoreError, group_by_key};
 use tidings_core::time::Timestamp;
 use uuid::Uuid;
 
+use crate::batch::Batch;
 use crate::commit::{Parts, end_part};
 use crate::error::store_error;
 use crate::rows::{Hex, json, number};
@@ -105,78 +106,57 @@ fn has_nul(item: &NewNotification) -> bool {
     own.any(holds_nul) || tags.any(holds_nul) || deliveries.any(holds_nul)
 }
 
-/// Blobs of a batch end to end: one argument, read back by place and length.
-#[derive(Default)]
-struct Blobs(Vec<u8>);
-
-impl Blobs {
-    /// Adds a blob; the place counts from 1, as `substr` does.
-    fn add(&mut self, blob: &[u8]) -> (usize, usize) {
-        let place = (self.0.len() + 1, blob.len());
-        self.0.extend_from_slice(blob);
-        place
-    }
-}
-
-#[derive(Serialize)]
-struct NotificationRow<'a> {
+/// What notifications of a batch have in common.
+#[derive(PartialEq, Serialize)]
+struct NotificationShape<'a> {
     tenant: i32,
-    id: Hex<uuid::Bytes>,
     mode: i16,
-    key: &'a str,
-    fingerprint: Hex<&'a [u8]>,
     fingerprint_version: i16,
     schema_version: i16,
     category: &'a str,
     class: &'a str,
-    tags: &'a [String],
-    metadata: Option<(usize, usize)>,
-    trace: Option<&'a str>,
     send_at: Option<Timestamp>,
-    expires_at: Timestamp,
     count: usize,
-    body: (usize, usize),
 }
 
 async fn insert_notifications(connection: &mut SqliteConnection, batch: &[&NewNotification]) -> Result<u64, StoreError> {
-    let mut blobs = Blobs::default();
-    let mut row = |item| notification_row(item, &mut blobs);
-    let rows = json(&batch.iter().map(|item| row(item)).collect::<Vec<_>>());
-    let blobs = blobs.0;
+    let mut rows = Batch::new();
+    for item in batch {
+        let shape = NotificationShape {
+            tenant: item.tenant.0,
+            mode: item.mode.as_i16(),
+            fingerprint_version: item.fingerprint_version,
+            schema_version: item.schema_version,
+            category: &item.category,
+            class: item.class.as_str(),
+            send_at: item.send_at,
+            count: item.deliveries.len(),
+        };
+        let place = rows.bytes(item.id.as_uuid().as_bytes());
+        let fingerprint = rows.more(Some(&item.fingerprint));
+        let body = rows.more(Some(&item.body));
+        let metadata = rows.more(item.metadata.as_deref());
+        let texts = (&item.idempotency_key, item.expires_at, &item.tags, item.trace_context.as_deref());
+        rows.add(shape, (place, fingerprint, body, metadata, texts.0, texts.1, texts.2, texts.3));
+    }
+    let (rows, bytes) = rows.into_arguments();
     let done = query!(
-        "INSERT INTO notifications (tenant_id, id, mode, idempotency_key, fingerprint, fingerprint_version, schema_version, category, class,
+        "WITH shape AS MATERIALIZED (
+            SELECT value->>'$[0].tenant' AS tenant, value->>'$[0].mode' AS mode, value->>'$[0].fingerprint_version' AS fingerprint_version,
+                value->>'$[0].schema_version' AS schema_version, value->>'$[0].category' AS category, value->>'$[0].class' AS class,
+                value->>'$[0].send_at' AS send_at, value->>'$[0].count' AS count, jsonb_extract(value, '$[1]') AS rows
+            FROM jsonb_each(?1))
+         INSERT INTO notifications (tenant_id, id, mode, idempotency_key, fingerprint, fingerprint_version, schema_version, category, class,
             tags, metadata, trace_context, send_at, expires_at, delivery_count, body)
-         SELECT value->>'tenant', unhex(value->>'id'), value->>'mode', value->>'key', unhex(value->>'fingerprint'),
-            value->>'fingerprint_version', value->>'schema_version', value->>'category', value->>'class', value->'tags',
-            substr(?2, value->>'$.metadata[0]', value->>'$.metadata[1]'), value->>'trace', value->>'send_at', value->>'expires_at',
-            value->>'count', substr(?2, value->>'$.body[0]', value->>'$.body[1]')
-         FROM jsonb_each(?1) WHERE true
+         SELECT tenant, substr(?2, r.value->>0, 16), mode, r.value->>4, substr(?2, r.value->>0 + 16, r.value->>1), fingerprint_version,
+            schema_version, category, class, r.value->6, substr(?2, r.value->>0 + 16 + r.value->>1 + r.value->>2, r.value->>3),
+            r.value->>7, send_at, r.value->>5, count, substr(?2, r.value->>0 + 16 + r.value->>1, r.value->>2)
+         FROM shape CROSS JOIN jsonb_each(shape.rows) r WHERE true
          ON CONFLICT (tenant_id, mode, idempotency_key) DO NOTHING",
         rows,
-        blobs
+        bytes
     );
     Ok(done.execute(connection).await.map_err(store_error)?.rows_affected())
-}
-
-fn notification_row<'a>(item: &'a NewNotification, blobs: &mut Blobs) -> NotificationRow<'a> {
-    NotificationRow {
-        tenant: item.tenant.0,
-        id: Hex::uuid(item.id.as_uuid()),
-        mode: item.mode.as_i16(),
-        key: &item.idempotency_key,
-        fingerprint: Hex::bytes(&item.fingerprint),
-        fingerprint_version: item.fingerprint_version,
-        schema_version: item.schema_version,
-        category: &item.category,
-        class: item.class.as_str(),
-        tags: &item.tags,
-        metadata: item.metadata.as_deref().map(|metadata| blobs.add(metadata)),
-        trace: item.trace_context.as_deref(),
-        send_at: item.send_at,
-        expires_at: item.expires_at,
-        count: item.deliveries.len(),
-        body: blobs.add(&item.body),
-    }
 }
 
 /// Who of a batch holds its key, after an insert that stepped over some.
@@ -209,9 +189,9 @@ async fn losers(connection: &mut SqliteConnection, batch: &[&NewNotification]) -
     results.into_iter().map(|result| result.ok_or_else(unheld)).collect()
 }
 
-#[derive(Serialize)]
-struct NewDeliveryRow<'a> {
-    id: Hex<uuid::Bytes>,
+/// What deliveries of a batch have in common.
+#[derive(PartialEq, Serialize)]
+struct DeliveryShape<'a> {
     tenant: i32,
     mode: i16,
     channel: &'a str,
@@ -219,42 +199,58 @@ struct NewDeliveryRow<'a> {
     lane: i32,
     category: &'a str,
     state: &'a str,
-    available_at: Timestamp,
     attempt_limit: u16,
     schema_version: i16,
-    digest: Hex<&'a [u8]>,
-    address: (usize, usize),
-    reference: Option<(usize, usize)>,
     sender: Option<&'a str>,
-    message_id: Option<&'a str>,
     send_at: Option<Timestamp>,
-    expires_at: Timestamp,
 }
 
 async fn insert_deliveries(connection: &mut SqliteConnection, taken: &[&NewNotification], now: Timestamp) -> Result<(), StoreError> {
-    let mut blobs = Blobs::default();
-    let rows: Vec<_> = taken.iter().flat_map(|item| delivery_rows(item, &mut blobs)).collect();
-    let (rows, blobs, now) = (json(&rows), blobs.0, now.as_micros());
+    let mut rows = Batch::new();
+    for item in taken {
+        for delivery in &item.deliveries {
+            let place = rows.bytes(delivery.id.as_uuid().as_bytes());
+            let digest = rows.more(Some(&delivery.address_digest));
+            let address = rows.more(Some(&delivery.address));
+            let reference = rows.more(delivery.reference.as_deref());
+            let row = (place, digest, address, reference, delivery.available_at, item.expires_at, delivery.message_id.as_deref());
+            rows.add(delivery_shape(item, delivery), row);
+        }
+    }
+    let (rows, bytes) = rows.into_arguments();
+    let now = now.as_micros();
     query!(
-        "INSERT INTO deliveries (id, tenant_id, mode, channel, class, lane, address_digest, ref, message_id, send_at, expires_at, updated_at, address)
-         SELECT unhex(value->>'id'), value->>'tenant', value->>'mode', value->>'channel', value->>'class', value->>'lane',
-            unhex(value->>'digest'), substr(?2, value->>'$.reference[0]', value->>'$.reference[1]'), value->>'message_id', value->>'send_at',
-            value->>'expires_at', ?3, substr(?2, value->>'$.address[0]', value->>'$.address[1]')
-         FROM jsonb_each(?1)",
+        "WITH shape AS MATERIALIZED (
+            SELECT value->>'$[0].tenant' AS tenant, value->>'$[0].mode' AS mode, value->>'$[0].channel' AS channel,
+                value->>'$[0].class' AS class, value->>'$[0].lane' AS lane, value->>'$[0].send_at' AS send_at,
+                jsonb_extract(value, '$[1]') AS rows
+            FROM jsonb_each(?1))
+         INSERT INTO deliveries (id, tenant_id, mode, channel, class, lane, address_digest, ref, message_id, send_at, expires_at, updated_at,
+            address)
+         SELECT substr(?2, r.value->>0, 16), tenant, mode, channel, class, lane, substr(?2, r.value->>0 + 16, r.value->>1),
+            substr(?2, r.value->>0 + 16 + r.value->>1 + r.value->>2, r.value->>3), r.value->>6, send_at, r.value->>5, ?3,
+            substr(?2, r.value->>0 + 16 + r.value->>1, r.value->>2)
+         FROM shape CROSS JOIN jsonb_each(shape.rows) r",
         rows,
-        blobs,
+        bytes,
         now
     )
     .execute(&mut *connection)
     .await
     .map_err(store_error)?;
     query!(
-        "INSERT INTO queue (id, tenant_id, mode, lane, category, state, available_at, attempt_limit, expires_at, address_digest, sender, schema_version)
-         SELECT unhex(value->>'id'), value->>'tenant', value->>'mode', value->>'lane', value->>'category', value->>'state',
-            value->>'available_at', value->>'attempt_limit', value->>'expires_at', unhex(value->>'digest'), value->>'sender',
-            value->>'schema_version'
-         FROM jsonb_each(?1)",
-        rows
+        "WITH shape AS MATERIALIZED (
+            SELECT value->>'$[0].tenant' AS tenant, value->>'$[0].mode' AS mode, value->>'$[0].lane' AS lane,
+                value->>'$[0].category' AS category, value->>'$[0].state' AS state, value->>'$[0].attempt_limit' AS attempt_limit,
+                value->>'$[0].sender' AS sender, value->>'$[0].schema_version' AS schema_version, jsonb_extract(value, '$[1]') AS rows
+            FROM jsonb_each(?1))
+         INSERT INTO queue (id, tenant_id, mode, lane, category, state, available_at, attempt_limit, expires_at, address_digest, sender,
+            schema_version)
+         SELECT substr(?2, r.value->>0, 16), tenant, mode, lane, category, state, r.value->>4, attempt_limit, r.value->>5,
+            substr(?2, r.value->>0 + 16, r.value->>1), sender, schema_version
+         FROM shape CROSS JOIN jsonb_each(shape.rows) r",
+        rows,
+        bytes
     )
     .execute(connection)
     .await
@@ -262,9 +258,8 @@ async fn insert_deliveries(connection: &mut SqliteConnection, taken: &[&NewNotif
     .map_err(store_error)
 }
 
-fn delivery_rows<'a>(item: &'a NewNotification, blobs: &mut Blobs) -> Vec<NewDeliveryRow<'a>> {
-    let row = |delivery: &'a tidings_core::store::NewDelivery| NewDeliveryRow {
-        id: Hex::uuid(DeliveryId::as_uuid(delivery.id)),
+fn delivery_shape<'a>(item: &'a NewNotification, delivery: &'a NewDelivery) -> DeliveryShape<'a> {
+    DeliveryShape {
         tenant: item.tenant.0,
         mode: item.mode.as_i16(),
         channel: delivery.channel.as_str(),
@@ -272,16 +267,9 @@ fn delivery_rows<'a>(item: &'a NewNotification, blobs: &mut Blobs) -> Vec<NewDel
         lane: delivery.lane.0,
         category: &item.category,
         state: delivery.state.as_str(),
-        available_at: delivery.available_at,
         attempt_limit: delivery.attempt_limit,
         schema_version: item.schema_version,
-        digest: Hex::bytes(&delivery.address_digest),
-        address: blobs.add(&delivery.address),
-        reference: delivery.reference.as_deref().map(|reference| blobs.add(reference)),
         sender: delivery.sender.as_deref(),
-        message_id: delivery.message_id.as_deref(),
         send_at: item.send_at,
-        expires_at: item.expires_at,
-    };
-    item.deliveries.iter().map(row).collect()
+    }
 }

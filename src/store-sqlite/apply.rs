@@ -5,10 +5,11 @@
 use serde::Serialize;
 use sqlx::query;
 use sqlx::sqlite::SqliteConnection;
-use tidings_core::delivery::{Change, Delivery};
+use tidings_core::delivery::{Change, Delivery, EventRecord};
 use tidings_core::store::StoreError;
 use tidings_core::time::Timestamp;
 
+use crate::batch::Batch;
 use crate::error::store_error;
 use crate::rows::{Hex, NEVER, json};
 
@@ -39,15 +40,13 @@ pub(crate) async fn write_history(connection: &mut SqliteConnection, changes: &[
     insert_events(connection, changes, now).await
 }
 
-/// The columns of `queue` that change, with the guard that finds the row.
-#[derive(Serialize)]
-struct QueueRow<'a> {
-    id: Hex<uuid::Bytes>,
+/// The columns of `queue` that change, with the guard that finds the row; rows that move the same way have them in common.
+#[derive(PartialEq, Serialize)]
+struct QueueShape<'a> {
     before_version: i32,
     before_epoch: u16,
     version: i32,
     state: &'a str,
-    available_at: Option<i64>,
     lease_expires_at: Option<Timestamp>,
     lease_owner: Option<i32>,
     account: Option<i32>,
@@ -65,18 +64,15 @@ struct QueueRow<'a> {
     since: Option<Timestamp>,
     check_at: Option<Timestamp>,
     rung: u16,
-    expires_at: Timestamp,
 }
 
-fn queue_row(change: &Change) -> QueueRow<'_> {
+fn queue_shape(change: &Change) -> QueueShape<'_> {
     let after = &change.after;
-    QueueRow {
-        id: Hex::of(after.id),
+    QueueShape {
         before_version: change.before.version,
         before_epoch: change.before.attempt_number,
         version: after.version,
         state: after.state.as_str(),
-        available_at: if after.blocked { Some(NEVER) } else { after.available_at.map(Timestamp::as_micros) },
         lease_expires_at: after.lease_expires_at,
         lease_owner: after.lease_owner.map(|owner| owner.0),
         account: after.account.map(|account| account.0),
@@ -94,27 +90,51 @@ fn queue_row(change: &Change) -> QueueRow<'_> {
         since: after.ambiguous_since,
         check_at: after.check_at,
         rung: after.rung,
-        expires_at: after.expires_at,
     }
+}
+
+/// Queue rows as arguments: `[place of id and notification id, available_at, expires_at]`.
+fn queue_rows(changes: &[&Change]) -> (String, Vec<u8>) {
+    let mut rows = Batch::new();
+    for change in changes {
+        let after = &change.after;
+        let place = rows.bytes(after.id.as_uuid().as_bytes());
+        rows.bytes(after.id.notification().as_uuid().as_bytes());
+        let available_at = if after.blocked { Some(NEVER) } else { after.available_at.map(Timestamp::as_micros) };
+        rows.add(queue_shape(change), (place, available_at, after.expires_at));
+    }
+    rows.into_arguments()
 }
 
 async fn update_queue(connection: &mut SqliteConnection, changes: &[&Change]) -> Result<(), StoreError> {
     if changes.is_empty() {
         return Ok(());
     }
-    let rows = json(&changes.iter().map(|change| queue_row(change)).collect::<Vec<_>>());
+    let (rows, bytes) = queue_rows(changes);
+    // `x` is MATERIALIZED too: joined with its parts, the table would be scanned for each shape.
     let done = query!(
-        "UPDATE queue SET version = x.value->>'version', state = x.value->>'state', available_at = x.value->>'available_at',
-            lease_expires_at = x.value->>'lease_expires_at', lease_owner = x.value->>'lease_owner', account_id = x.value->>'account',
-            attempt_number = x.value->>'number', attempt_started_at = x.value->>'started_at', generation = x.value->>'generation',
-            attempt_count = x.value->>'count', attempts_used = x.value->>'used', lost_count = x.value->>'lost',
-            build_failures = x.value->>'builds', unresolved = x.value->>'unresolved', no_resend = x.value->>'no_resend',
-            flags = x.value->>'flags', ambiguous_since = x.value->>'since', check_at = x.value->>'check_at', rung = x.value->>'rung',
-            expires_at = x.value->>'expires_at'
-         FROM jsonb_each(?1) AS x
-         WHERE queue.id = unhex(x.value->>'id') AND queue.version = x.value->>'before_version'
-            AND queue.attempt_number = x.value->>'before_epoch'",
-        rows
+        "WITH shape AS MATERIALIZED (
+            SELECT value->>'$[0].before_version' AS before_version, value->>'$[0].before_epoch' AS before_epoch,
+                value->>'$[0].version' AS version, value->>'$[0].state' AS state, value->>'$[0].lease_expires_at' AS lease_expires_at,
+                value->>'$[0].lease_owner' AS lease_owner, value->>'$[0].account' AS account, value->>'$[0].number' AS number,
+                value->>'$[0].started_at' AS started_at, value->>'$[0].generation' AS generation, value->>'$[0].count' AS count,
+                value->>'$[0].used' AS used, value->>'$[0].lost' AS lost, value->>'$[0].builds' AS builds,
+                value->>'$[0].unresolved' AS unresolved, value->>'$[0].no_resend' AS no_resend, value->>'$[0].flags' AS flags,
+                value->>'$[0].since' AS since, value->>'$[0].check_at' AS check_at, value->>'$[0].rung' AS rung,
+                jsonb_extract(value, '$[1]') AS rows
+            FROM jsonb_each(?1)),
+         x AS MATERIALIZED (
+            SELECT shape.*, substr(?2, r.value->>0, 16) AS id, r.value->>1 AS available_at, r.value->>2 AS expires_at
+            FROM shape CROSS JOIN jsonb_each(shape.rows) r)
+         UPDATE queue SET version = x.version, state = x.state, available_at = x.available_at,
+            lease_expires_at = x.lease_expires_at, lease_owner = x.lease_owner, account_id = x.account,
+            attempt_number = x.number, attempt_started_at = x.started_at, generation = x.generation,
+            attempt_count = x.count, attempts_used = x.used, lost_count = x.lost, build_failures = x.builds,
+            unresolved = x.unresolved, no_resend = x.no_resend, flags = x.flags, ambiguous_since = x.since,
+            check_at = x.check_at, rung = x.rung, expires_at = x.expires_at
+         FROM x WHERE queue.id = x.id AND queue.version = x.before_version AND queue.attempt_number = x.before_epoch",
+        rows,
+        bytes
     );
     expect(changes.len(), done.execute(connection).await.map_err(store_error)?.rows_affected())
 }
@@ -123,22 +143,27 @@ async fn delete_from_queue(connection: &mut SqliteConnection, changes: &[&Change
     if changes.is_empty() {
         return Ok(());
     }
-    let rows: Vec<_> =
-        changes.iter().map(|change| (Hex::of(change.before.id), change.before.version, change.before.attempt_number)).collect();
-    let rows = json(&rows);
+    let mut rows = Batch::new();
+    for change in changes {
+        let place = rows.bytes(change.before.id.as_uuid().as_bytes());
+        rows.add((change.before.version, change.before.attempt_number), place);
+    }
+    let (rows, bytes) = rows.into_arguments();
     let done = query!(
-        "DELETE FROM queue WHERE rowid IN
-            (SELECT q.rowid FROM jsonb_each(?1) x CROSS JOIN queue q
-             ON q.id = unhex(x.value->>0) AND q.version = x.value->>1 AND q.attempt_number = x.value->>2)",
-        rows
+        "WITH shape AS MATERIALIZED (
+            SELECT value->>'$[0][0]' AS version, value->>'$[0][1]' AS epoch, jsonb_extract(value, '$[1]') AS rows FROM jsonb_each(?1))
+         DELETE FROM queue WHERE rowid IN
+            (SELECT q.rowid FROM shape CROSS JOIN json_each(shape.rows) r CROSS JOIN queue q
+             ON q.id = substr(?2, r.value, 16) AND q.version = shape.version AND q.attempt_number = shape.epoch)",
+        rows,
+        bytes
     );
     expect(changes.len(), done.execute(connection).await.map_err(store_error)?.rows_affected())
 }
 
-/// The columns of `deliveries` that change.
-#[derive(Serialize)]
-struct RecordRow<'a> {
-    id: Hex<uuid::Bytes>,
+/// The columns of `deliveries` that change, as far as records have them in common.
+#[derive(PartialEq, Serialize)]
+struct RecordShape<'a> {
     was_open: bool,
     before_version: i32,
     state: Option<&'a str>,
@@ -151,15 +176,11 @@ struct RecordRow<'a> {
     flags: i32,
     account: Option<i32>,
     attention: Option<u8>,
-    expires_at: Timestamp,
-    settled_at: Option<Timestamp>,
-    copies: Option<Hex<&'a [u8]>>,
 }
 
-fn record_row(change: &Change) -> RecordRow<'_> {
+fn record_shape(change: &Change) -> RecordShape<'_> {
     let after = &change.after;
-    RecordRow {
-        id: Hex::of(after.id),
+    RecordShape {
         was_open: change.before.state.is_open(),
         before_version: change.before.version,
         state: (!after.state.is_open()).then(|| after.state.as_str()),
@@ -172,9 +193,6 @@ fn record_row(change: &Change) -> RecordRow<'_> {
         flags: after.flags.0,
         account: after.account.map(|account| account.0),
         attention: after.needs_attention().then_some(1),
-        expires_at: after.expires_at,
-        settled_at: after.settled_at,
-        copies: change.copies.as_deref().map(Hex::bytes),
     }
 }
 
@@ -182,20 +200,35 @@ async fn update_records(connection: &mut SqliteConnection, changes: &[&Change], 
     if changes.is_empty() {
         return Ok(());
     }
-    let rows = json(&changes.iter().map(|change| record_row(change)).collect::<Vec<_>>());
-    let now = now.as_micros();
+    let mut rows = Batch::new();
+    for change in changes {
+        let place = rows.bytes(change.after.id.as_uuid().as_bytes());
+        let copies = rows.more(change.copies.as_deref());
+        rows.add(record_shape(change), (place, change.after.expires_at, change.after.settled_at, copies));
+    }
+    let ((rows, bytes), now) = (rows.into_arguments(), now.as_micros());
     // While a row is open its record is stale, so the version guards closed rows alone.
     let done = query!(
-        "UPDATE deliveries SET state = x.value->>'state', reason = x.value->>'reason', version = x.value->>'version',
-            generation = x.value->>'generation', attempt_number = x.value->>'number', attempt_count = x.value->>'count',
-            unresolved = x.value->>'unresolved', flags = x.value->>'flags', account_id = x.value->>'account',
-            attention = x.value->>'attention', expires_at = x.value->>'expires_at', settled_at = x.value->>'settled_at',
-            copies = coalesce(unhex(x.value->>'copies'), copies), updated_at = ?2
-         FROM jsonb_each(?1) AS x
-         WHERE deliveries.id = unhex(x.value->>'id') AND (deliveries.state IS NULL) = x.value->>'was_open'
-            AND (x.value->>'was_open' OR deliveries.version = x.value->>'before_version')",
+        "WITH shape AS MATERIALIZED (
+            SELECT value->>'$[0].was_open' AS was_open, value->>'$[0].before_version' AS before_version, value->>'$[0].state' AS state,
+                value->>'$[0].reason' AS reason, value->>'$[0].version' AS version, value->>'$[0].generation' AS generation,
+                value->>'$[0].number' AS number, value->>'$[0].count' AS count, value->>'$[0].unresolved' AS unresolved,
+                value->>'$[0].flags' AS flags, value->>'$[0].account' AS account, value->>'$[0].attention' AS attention,
+                jsonb_extract(value, '$[1]') AS rows
+            FROM jsonb_each(?1)),
+         x AS MATERIALIZED (
+            SELECT shape.*, substr(?3, r.value->>0, 16) AS id, r.value->>1 AS expires_at, r.value->>2 AS settled_at,
+                substr(?3, r.value->>0 + 16, r.value->>3) AS new_copies
+            FROM shape CROSS JOIN jsonb_each(shape.rows) r)
+         UPDATE deliveries SET state = x.state, reason = x.reason, version = x.version, generation = x.generation,
+            attempt_number = x.number, attempt_count = x.count, unresolved = x.unresolved, flags = x.flags,
+            account_id = x.account, attention = x.attention, expires_at = x.expires_at, settled_at = x.settled_at,
+            copies = coalesce(x.new_copies, copies), updated_at = ?2
+         FROM x
+         WHERE deliveries.id = x.id AND (deliveries.state IS NULL) = x.was_open AND (x.was_open OR deliveries.version = x.before_version)",
         rows,
-        now
+        now,
+        bytes
     );
     expect(changes.len(), done.execute(connection).await.map_err(store_error)?.rows_affected())
 }
@@ -205,21 +238,21 @@ async fn insert_into_queue(connection: &mut SqliteConnection, changes: &[&Change
     if changes.is_empty() {
         return Ok(());
     }
-    let rows: Vec<_> = changes.iter().map(|change| (Hex::uuid(change.after.id.notification().as_uuid()), queue_row(change))).collect();
-    let rows = json(&rows);
+    let (rows, bytes) = queue_rows(changes);
     let done = query!(
         "INSERT INTO queue (id, tenant_id, mode, lane, category, state, available_at, lease_expires_at, lease_owner, account_id, attempt_number,
             attempt_started_at, generation, attempt_count, attempts_used, attempt_limit, lost_count, build_failures, unresolved, no_resend,
             flags, version, ambiguous_since, check_at, rung, expires_at, address_digest, schema_version)
-         SELECT d.id, d.tenant_id, d.mode, d.lane, n.category, x.value->>'$[1].state', x.value->>'$[1].available_at',
-            x.value->>'$[1].lease_expires_at', x.value->>'$[1].lease_owner', x.value->>'$[1].account', x.value->>'$[1].number',
-            x.value->>'$[1].started_at', x.value->>'$[1].generation', x.value->>'$[1].count', x.value->>'$[1].used', x.value->>'$[1].limit',
-            x.value->>'$[1].lost', x.value->>'$[1].builds', x.value->>'$[1].unresolved', x.value->>'$[1].no_resend', x.value->>'$[1].flags',
-            x.value->>'$[1].version', x.value->>'$[1].since', x.value->>'$[1].check_at', x.value->>'$[1].rung', x.value->>'$[1].expires_at',
+         SELECT d.id, d.tenant_id, d.mode, d.lane, n.category, x.value->>'$[0].state', r.value->>1,
+            x.value->>'$[0].lease_expires_at', x.value->>'$[0].lease_owner', x.value->>'$[0].account', x.value->>'$[0].number',
+            x.value->>'$[0].started_at', x.value->>'$[0].generation', x.value->>'$[0].count', x.value->>'$[0].used', x.value->>'$[0].limit',
+            x.value->>'$[0].lost', x.value->>'$[0].builds', x.value->>'$[0].unresolved', x.value->>'$[0].no_resend', x.value->>'$[0].flags',
+            x.value->>'$[0].version', x.value->>'$[0].since', x.value->>'$[0].check_at', x.value->>'$[0].rung', r.value->>2,
             d.address_digest, n.schema_version
-         FROM jsonb_each(?1) x CROSS JOIN deliveries d ON d.id = unhex(x.value->>'$[1].id')
-            CROSS JOIN notifications n ON n.tenant_id = d.tenant_id AND n.id = unhex(x.value->>'$[0]')",
-        rows
+         FROM jsonb_each(?1) x CROSS JOIN jsonb_each(x.value, '$[1]') r CROSS JOIN deliveries d ON d.id = substr(?2, r.value->>0, 16)
+            CROSS JOIN notifications n ON n.tenant_id = d.tenant_id AND n.id = substr(?2, r.value->>0 + 16, 16)",
+        rows,
+        bytes
     );
     expect(changes.len(), done.execute(connection).await.map_err(store_error)?.rows_affected())
 }
@@ -237,63 +270,57 @@ async fn update_copies(connection: &mut SqliteConnection, changes: &[&Change]) -
         .map_err(store_error)
 }
 
-#[derive(Serialize)]
-struct AttemptRow<'a> {
-    id: Hex<uuid::Bytes>,
+/// What attempts have in common.
+#[derive(PartialEq, Serialize)]
+struct AttemptShape<'a> {
     number: u16,
     generation: u16,
     account: Option<i32>,
-    started_at: Timestamp,
-    finished_at: Option<Timestamp>,
     outcome: &'a str,
-    accepted_at: Option<Timestamp>,
     late: bool,
     code: Option<&'a str>,
-    message_id: Option<&'a str>,
-    match_key: Option<&'a str>,
     detail: Option<&'a str>,
 }
 
 async fn upsert_attempts(connection: &mut SqliteConnection, changes: &[Change]) -> Result<(), StoreError> {
-    let rows: Vec<_> = changes
-        .iter()
-        .filter_map(|change| {
-            let attempt = change.attempt.as_ref()?;
-            Some(AttemptRow {
-                id: Hex::of(change.after.id),
-                number: attempt.number,
-                generation: attempt.generation,
-                account: attempt.account.map(|account| account.0),
-                started_at: attempt.started_at,
-                finished_at: attempt.finished_at,
-                outcome: attempt.outcome.as_str(),
-                accepted_at: attempt.accepted_at,
-                late: attempt.late,
-                code: attempt.provider_code.as_deref(),
-                message_id: attempt.provider_message_id.as_deref(),
-                match_key: attempt.match_key.as_deref(),
-                detail: attempt.detail.as_deref(),
-            })
-        })
-        .collect();
-    if rows.is_empty() {
+    let mut rows = Batch::new();
+    for (id, attempt) in changes.iter().filter_map(|change| Some((change.after.id, change.attempt.as_ref()?))) {
+        let shape = AttemptShape {
+            number: attempt.number,
+            generation: attempt.generation,
+            account: attempt.account.map(|account| account.0),
+            outcome: attempt.outcome.as_str(),
+            late: attempt.late,
+            code: attempt.provider_code.as_deref(),
+            detail: attempt.detail.as_deref(),
+        };
+        let place = rows.bytes(id.as_uuid().as_bytes());
+        let texts = (attempt.provider_message_id.as_deref(), attempt.match_key.as_deref());
+        rows.add(shape, (place, attempt.started_at, attempt.finished_at, attempt.accepted_at, texts.0, texts.1));
+    }
+    if rows.len() == 0 {
         return Ok(());
     }
-    let rows = json(&rows);
+    let (rows, bytes) = rows.into_arguments();
     // Late evidence completes a row; an acceptance is never unset, and the index one_acceptance stands behind it (S-112).
     query!(
-        "INSERT INTO attempts (delivery_id, number, generation, account_id, started_at, finished_at, outcome, accepted_at, late, provider_code,
+        "WITH shape AS MATERIALIZED (
+            SELECT value->>'$[0].number' AS number, value->>'$[0].generation' AS generation, value->>'$[0].account' AS account,
+                value->>'$[0].outcome' AS outcome, value->>'$[0].late' AS late, value->>'$[0].code' AS code,
+                value->>'$[0].detail' AS detail, jsonb_extract(value, '$[1]') AS rows
+            FROM jsonb_each(?1))
+         INSERT INTO attempts (delivery_id, number, generation, account_id, started_at, finished_at, outcome, accepted_at, late, provider_code,
             provider_message_id, match_key, detail)
-         SELECT unhex(value->>'id'), value->>'number', value->>'generation', value->>'account', value->>'started_at', value->>'finished_at',
-            value->>'outcome', value->>'accepted_at', value->>'late', value->>'code', value->>'message_id', value->>'match_key',
-            value->>'detail'
-         FROM jsonb_each(?1) WHERE true
+         SELECT substr(?2, r.value->>0, 16), shape.number, shape.generation, account, r.value->>1, r.value->>2, shape.outcome, r.value->>3,
+            shape.late, code, r.value->>4, r.value->>5, shape.detail
+         FROM shape CROSS JOIN jsonb_each(shape.rows) r WHERE true
          ON CONFLICT (delivery_id, number) DO UPDATE SET finished_at = excluded.finished_at, outcome = excluded.outcome,
             accepted_at = coalesce(attempts.accepted_at, excluded.accepted_at), late = excluded.late,
             provider_code = coalesce(excluded.provider_code, attempts.provider_code),
             provider_message_id = coalesce(excluded.provider_message_id, attempts.provider_message_id),
             match_key = coalesce(excluded.match_key, attempts.match_key), detail = excluded.detail",
-        rows
+        rows,
+        bytes
     )
     .execute(connection)
     .await
@@ -301,11 +328,11 @@ async fn upsert_attempts(connection: &mut SqliteConnection, changes: &[Change]) 
     .map_err(store_error)
 }
 
-#[derive(Serialize)]
-struct EventRow<'a> {
+/// What events have in common.
+#[derive(PartialEq, Serialize)]
+struct EventShape<'a> {
     tenant: i32,
     mode: i16,
-    id: Hex<uuid::Bytes>,
     version: i32,
     kind: &'a str,
     previous: &'a str,
@@ -318,24 +345,34 @@ struct EventRow<'a> {
     flags: i32,
     smtp_code: Option<i16>,
     enhanced_code: Option<&'a str>,
-    occurred_at: Timestamp,
 }
 
 async fn insert_events(connection: &mut SqliteConnection, changes: &[Change], now: Timestamp) -> Result<(), StoreError> {
-    let rows: Vec<_> = changes.iter().flat_map(event_rows).collect();
-    if rows.is_empty() {
+    let mut rows = Batch::in_order();
+    for (change, event) in changes.iter().flat_map(|change| change.events.iter().map(move |event| (change, event))) {
+        let place = rows.bytes(change.after.id.as_uuid().as_bytes());
+        rows.add(event_shape(change, event), (place, event.occurred_at));
+    }
+    if rows.len() == 0 {
         return Ok(());
     }
-    let (rows, now) = (json(&rows), now.as_micros());
+    let ((rows, bytes), now) = (rows.into_arguments(), now.as_micros());
     query!(
-        "INSERT INTO events (tenant_id, mode, at, delivery_id, version, type, previous_state, state, reason, certainty, account_id, generation,
+        "WITH shape AS MATERIALIZED (
+            SELECT value->>'$[0].tenant' AS tenant, value->>'$[0].mode' AS mode, value->>'$[0].version' AS version,
+                value->>'$[0].kind' AS kind, value->>'$[0].previous' AS previous, value->>'$[0].state' AS state,
+                value->>'$[0].reason' AS reason, value->>'$[0].certainty' AS certainty, value->>'$[0].account' AS account,
+                value->>'$[0].generation' AS generation, value->>'$[0].count' AS count, value->>'$[0].flags' AS flags,
+                value->>'$[0].smtp_code' AS smtp_code, value->>'$[0].enhanced_code' AS enhanced_code, jsonb_extract(value, '$[1]') AS rows
+            FROM jsonb_each(?1))
+         INSERT INTO events (tenant_id, mode, at, delivery_id, version, type, previous_state, state, reason, certainty, account_id, generation,
             attempt_count, flags, smtp_code, enhanced_code, occurred_at)
-         SELECT value->>'tenant', value->>'mode', ?2, unhex(value->>'id'), value->>'version', value->>'kind', value->>'previous',
-            value->>'state', value->>'reason', value->>'certainty', value->>'account', value->>'generation', value->>'count', value->>'flags',
-            value->>'smtp_code', value->>'enhanced_code', value->>'occurred_at'
-         FROM jsonb_each(?1)",
+         SELECT tenant, mode, ?2, substr(?3, r.value->>0, 16), version, kind, previous, state, reason, certainty, account, generation, count,
+            flags, smtp_code, enhanced_code, r.value->>1
+         FROM shape CROSS JOIN jsonb_each(shape.rows) r",
         rows,
-        now
+        now,
+        bytes
     )
     .execute(connection)
     .await
@@ -343,12 +380,11 @@ async fn insert_events(connection: &mut SqliteConnection, changes: &[Change], no
     .map_err(store_error)
 }
 
-fn event_rows(change: &Change) -> impl Iterator<Item = EventRow<'_>> {
+fn event_shape<'a>(change: &'a Change, event: &'a EventRecord) -> EventShape<'a> {
     let after = &change.after;
-    change.events.iter().map(|event| EventRow {
+    EventShape {
         tenant: after.tenant.0,
         mode: after.mode.as_i16(),
-        id: Hex::of(after.id),
         version: after.version,
         kind: event.kind.as_str(),
         previous: change.before.state.as_str(),
@@ -361,8 +397,7 @@ fn event_rows(change: &Change) -> impl Iterator<Item = EventRow<'_>> {
         flags: after.flags.0,
         smtp_code: event.smtp_code,
         enhanced_code: event.enhanced_code.as_deref(),
-        occurred_at: event.occurred_at,
-    })
+    }
 }
 
 fn expect(changes: usize, written: u64) -> Result<(), StoreError> {

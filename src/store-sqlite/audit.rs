@@ -45,10 +45,11 @@ pub(crate) async fn audit(
 
     // The first 29 of 32 digits are the notification's; the last three are the delivery's ordinal.
     let found = query!(
-        r#"SELECT count(*) AS "count!: i64", min(n.id) AS "sample: Uuid" FROM notifications n
+        r#"SELECT count(*) AS "count!: i64", min(n.id) AS "sample: Uuid"
+           FROM tenants t CROSS JOIN notifications n ON n.tenant_id = t.id AND n.id BETWEEN ?1 AND ?2
            LEFT JOIN (SELECT substr(hex(d.id), 1, 29) AS stem, count(*) AS held FROM deliveries d WHERE d.id BETWEEN ?1 AND ?2 GROUP BY 1) x
              ON x.stem = substr(hex(n.id), 1, 29)
-           WHERE n.id BETWEEN ?1 AND ?2 AND n.delivery_count <> COALESCE(x.held, 0)"#,
+           WHERE n.delivery_count <> COALESCE(x.held, 0)"#,
         first,
         last,
     )

@@ -16,7 +16,7 @@ use uuid::Uuid;
 use crate::SCHEMA_VERSION;
 use crate::apply::apply;
 use crate::error::store_error;
-use crate::rows::{DeliveryRow, ids_json, json, open_rows, word};
+use crate::rows::{DeliveryRow, ids_json, json, open_rows};
 
 /// Tenants that one step of the ring finds.
 const RING: usize = 16;
@@ -169,14 +169,12 @@ async fn with_facts(connection: &mut SqliteConnection, rows: Vec<DeliveryRow>, n
     let mut candidates = Vec::with_capacity(rows.len());
     for row in rows {
         let id = row.id;
-        match row.into_delivery() {
-            Ok(delivery) => candidates.push(Candidate {
+        if let Some(delivery) = row.readable() {
+            candidates.push(Candidate {
                 suppressions: suppressed.remove(&id).unwrap_or_default(),
                 tenant_active: !inactive.contains(&delivery.tenant.0),
                 delivery,
-            }),
-            // It keeps its place; the others go on (S-059).
-            Err(err) => tracing::error!(delivery_id = %DeliveryId::from_uuid(id), error = %err, "a waiting delivery cannot be read"),
+            });
         }
     }
     Ok(candidates)
@@ -199,7 +197,7 @@ async fn suppressions(
     );
     let mut suppressed: HashMap<Uuid, Vec<SuppressionScope>> = HashMap::new();
     for row in found.fetch_all(connection).await.map_err(store_error)? {
-        suppressed.entry(row.id).or_default().push(word(&row.scope)?);
+        suppressed.entry(row.id).or_default().push(reach(&row.scope));
     }
     Ok(suppressed)
 }
@@ -211,4 +209,9 @@ async fn inactive_tenants(connection: &mut SqliteConnection, rows: &[DeliveryRow
         ids
     );
     Ok(found.fetch_all(connection).await.map_err(store_error)?.into_iter().collect())
+}
+
+/// How far a suppression reaches; a word of a newer binary reaches everybody (S-220).
+fn reach(scope: &str) -> SuppressionScope {
+    scope.parse().unwrap_or(SuppressionScope::All)
 }

@@ -4,6 +4,7 @@
 mod accept;
 mod apply;
 mod audit;
+mod batch;
 mod claim;
 mod commit;
 #[cfg(test)]

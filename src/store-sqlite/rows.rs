@@ -67,6 +67,13 @@ pub(crate) struct DeliveryRow {
 }
 
 impl DeliveryRow {
+    /// The delivery, or `None` and a word in the log: a row that this binary cannot read keeps its place, and holds nobody
+    /// up (S-059, S-231).
+    pub(crate) fn readable(self) -> Option<Delivery> {
+        let id = DeliveryId::from_uuid(self.id);
+        self.into_delivery().inspect_err(|err| tracing::error!(delivery_id = %id, error = %err, "an open delivery cannot be read")).ok()
+    }
+
     pub(crate) fn into_delivery(self) -> Result<Delivery, StoreError> {
         Ok(Delivery {
             id: DeliveryId::from_uuid(self.id),

@@ -81,15 +81,7 @@ async fn due(connection: &mut SqliteConnection, sweep: Sweep, limit: i64, now: T
             rows.fetch_all(connection).await
         }
     };
-    Ok(rows.map_err(store_error)?.into_iter().filter_map(readable).collect())
-}
-
-fn readable(row: DeliveryRow) -> Option<Delivery> {
-    let id = row.id;
-    let delivery = row.into_delivery();
-    delivery
-        .inspect_err(|err| tracing::error!(delivery_id = %DeliveryId::from_uuid(id), error = %err, "an open delivery cannot be read"))
-        .ok()
+    Ok(rows.map_err(store_error)?.into_iter().filter_map(DeliveryRow::readable).collect())
 }
 
 /// Which of these have a recorded acceptance.

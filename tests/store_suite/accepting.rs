@@ -177,3 +177,16 @@ pub async fn the_same_notification_again_is_held_by_itself(world: &World) {
     assert_eq!(results[1].as_ref().unwrap(), &Accepted::Taken);
     assert_eq!(world.count("queue", "true").await, 2);
 }
+
+/// S-017: an intent without a deadline cannot be stored, whoever writes it.
+pub async fn nothing_is_stored_without_a_deadline(world: &World) {
+    world.taken(world.email("order-1")).await;
+    for table in ["notifications", "deliveries", "queue"] {
+        // The same row in a table without constraints, its deadline taken away.
+        world.sql(&format!("CREATE TABLE torn_{table} AS SELECT * FROM {table}")).await;
+        world.sql(&format!("UPDATE torn_{table} SET expires_at = NULL")).await;
+        let inserted = world.db.execute(&format!("INSERT INTO {table} SELECT * FROM torn_{table}")).await;
+        let refused = inserted.unwrap_err().to_lowercase();
+        assert!(refused.contains("expires_at") && (refused.contains("not null") || refused.contains("not-null")), "{refused}");
+    }
+}

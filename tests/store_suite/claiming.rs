@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tidings_core::ids::TenantId;
 use tidings_core::judge::AccountCapacity;
+use tidings_core::outcome::{NotSent, Outcome};
 use tidings_core::state::State;
 use tidings_core::store::NewNotification;
 use tidings_core::words::{Class, Reason};
@@ -186,8 +187,8 @@ pub async fn lanes_share_the_capacity_in_the_order_of_the_plan(world: &World) {
 /// S-043, S-147: a suppression that came after the intake stops the send, without an attempt.
 pub async fn a_suppressed_address_is_not_called(world: &World) {
     let item = world.email("order-1");
+    let id = world.taken(item.clone()).await;
     world.suppress(&item.deliveries[0].address_digest, "all", None).await;
-    let id = world.taken(item).await;
 
     let claimed = world.claim_by(world.plan(10, at(1)), at(1)).await;
 
@@ -196,6 +197,23 @@ pub async fn a_suppressed_address_is_not_called(world: &World) {
     assert_eq!((stored.delivery.state, stored.delivery.reason), (State::Suppressed, Some(Reason::Suppressed)));
     assert_eq!((stored.attempts.len(), stored.delivery.attempt_count), (0, 0));
     assert_eq!(world.count("events", "type = 'suppressed'").await, 1);
+}
+
+/// S-043, S-147: an address that was suppressed between two attempts is not called a second time.
+pub async fn a_suppression_between_two_attempts_has_the_last_word(world: &World) {
+    let item = world.email("order-1");
+    let digest = item.deliveries[0].address_digest.clone();
+    let id = world.taken(item).await;
+    let first = world.claim(1, at(1)).await.remove(0);
+    world.moved(&first, Outcome::NotSent { why: NotSent::Answered, retry_after: None }, at(2)).await;
+    world.suppress(&digest, "all", None).await;
+
+    let claimed = world.claim_by(world.plan(10, at(60)), at(60)).await;
+
+    assert_eq!((claimed.dispatched.len(), claimed.ended), (0, 1));
+    let stored = world.stored(id).await;
+    assert_eq!((stored.delivery.state, stored.delivery.reason), (State::Suppressed, Some(Reason::Suppressed)));
+    assert_eq!((stored.attempts.len(), stored.delivery.attempt_count), (1, 1));
 }
 
 /// Suppressions of other addresses, of a narrower scope, or past their end stop nobody; the old digest counts as well.
@@ -223,6 +241,19 @@ pub async fn a_suppression_reaches_as_far_as_it_says(world: &World) {
         states.push(world.state(id).await);
     }
     assert_eq!(states, [State::Dispatching, State::Dispatching, State::Suppressed, State::Suppressed]);
+}
+
+/// S-220: a scope that only a newer binary knows stops every class.
+pub async fn a_suppression_of_an_unknown_scope_stops_everybody(world: &World) {
+    let item = world.email_of(world.tenant, Class::Critical, "order-1");
+    let id = world.taken(item.clone()).await;
+    world.db.allow_any_scope().await;
+    world.suppress(&item.deliveries[0].address_digest, "future_scope", None).await;
+
+    let claimed = world.claim_by(world.plan(10, at(1)), at(1)).await;
+
+    assert_eq!((claimed.dispatched.len(), claimed.ended), (0, 1));
+    assert_eq!(world.state(id).await, State::Suppressed);
 }
 
 /// S-048: what waited too long is expired, not sent late.
@@ -263,6 +294,18 @@ pub async fn a_newer_schema_version_is_left_alone(world: &World) {
 
     assert_eq!(claimed.iter().map(|delivery| delivery.id).collect::<Vec<_>>(), [mate]);
     assert_eq!(world.state(id).await, State::Queued);
+}
+
+/// S-059, S-231: a row that only a newer binary can read keeps its place and holds nobody up.
+pub async fn a_row_with_an_unknown_word_is_stepped_over_by_a_claim(world: &World) {
+    let unknown = world.taken(world.email("unknown")).await;
+    let mate = world.taken(world.email("order-1")).await;
+    world.write_unknown_word(unknown).await;
+
+    let claimed = world.claim(10, at(1)).await;
+
+    assert_eq!(claimed.iter().map(|delivery| delivery.id).collect::<Vec<_>>(), [mate]);
+    assert_eq!(world.count("queue", "no_resend = 'future_word' AND state = 'queued' AND version = 1").await, 1);
 }
 
 /// A claim that finds no room writes nothing and says what it saw.

@@ -46,7 +46,7 @@ pub async fn a_temporary_refusal_waits_for_its_next_try(world: &World) {
     assert_eq!((again[0].attempt_number, again[0].generation), (2, 1));
 }
 
-/// S-058: the last try ends it, in the list of dead letters.
+/// S-053: the last try ends it, in the list of dead letters.
 pub async fn used_up_tries_end_in_the_list_of_dead_letters(world: &World) {
     let mut item = world.email("order-1");
     item.deliveries[0].attempt_limit = 1;

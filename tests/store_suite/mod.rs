@@ -39,6 +39,9 @@ pub trait Database: Send + Sync {
     /// The first column of the one row that `sql` selects, such as a `count(*)`.
     async fn number(&self, sql: &str) -> i64;
 
+    /// Lets words into `suppressions` that this schema does not know, as the schema of a newer binary would.
+    async fn allow_any_scope(&self);
+
     /// A literal for an id.
     fn id(&self, id: Uuid) -> String;
 
@@ -64,6 +67,7 @@ macro_rules! store_suite {
             accepting::a_notification_is_written_with_all_its_deliveries,
             accepting::batches_with_the_same_keys_in_opposite_order_both_succeed,
             accepting::the_same_notification_again_is_held_by_itself,
+            accepting::nothing_is_stored_without_a_deadline,
             claiming::a_row_is_claimed_once_by_any_number_of_claimers,
             claiming::a_claimed_row_names_its_owner_account_and_lease,
             claiming::a_row_waits_until_it_is_due,
@@ -74,10 +78,13 @@ macro_rules! store_suite {
             claiming::every_tenant_of_a_long_ring_is_reached,
             claiming::lanes_share_the_capacity_in_the_order_of_the_plan,
             claiming::a_suppressed_address_is_not_called,
+            claiming::a_suppression_between_two_attempts_has_the_last_word,
             claiming::a_suppression_reaches_as_far_as_it_says,
+            claiming::a_suppression_of_an_unknown_scope_stops_everybody,
             claiming::an_overdue_row_expires_when_it_is_judged,
             claiming::rows_of_a_disabled_tenant_wait,
             claiming::a_newer_schema_version_is_left_alone,
+            claiming::a_row_with_an_unknown_word_is_stepped_over_by_a_claim,
             claiming::a_claim_without_room_writes_nothing,
             finishing::an_acceptance_ends_the_delivery_and_is_recorded_with_its_attempt,
             finishing::a_temporary_refusal_waits_for_its_next_try,
@@ -101,6 +108,7 @@ macro_rules! store_suite {
             sweeping::a_row_with_an_unresolved_call_expires_into_unknown,
             sweeping::the_end_of_a_hold_resends_once_and_then_gives_up,
             sweeping::a_lost_lease_with_a_recorded_acceptance_is_accepted,
+            sweeping::a_row_with_an_unknown_word_is_stepped_over_by_every_sweep,
             sweeping::a_sweep_moves_no_more_than_its_limit,
             sweeping::sweepers_at_once_move_each_row_once,
             reading::a_notification_is_read_back_as_it_was_accepted,

@@ -115,6 +115,26 @@ pub async fn a_lost_lease_with_a_recorded_acceptance_is_accepted(world: &World) 
     assert_eq!(world.count("attempts", "outcome = 'lost'").await, 1);
 }
 
+/// S-059, S-231: a row that only a newer binary can read keeps its place and holds up no timer.
+pub async fn a_row_with_an_unknown_word_is_stepped_over_by_every_sweep(world: &World) {
+    for (n, kind) in [Sweep::LeaseExpired, Sweep::ChecksDue, Sweep::PastExpiry].into_iter().enumerate() {
+        let (unknown, mate) = (world.email(&format!("unknown-{n}")), world.email(&format!("order-{n}")));
+        let (unknown, mate) = (world.taken(unknown).await, world.taken(mate).await);
+        if kind != Sweep::PastExpiry {
+            assert_eq!(world.claim(10, at(1)).await.len(), 2);
+        }
+        if kind == Sweep::ChecksDue {
+            assert_eq!(sweep(world, Sweep::LeaseExpired, at(100)).await.len(), 2);
+        }
+        world.write_unknown_word(unknown).await;
+
+        let swept = sweep(world, kind, at(1_000_000)).await;
+
+        assert_eq!(swept.iter().map(|swept| swept.id).collect::<Vec<_>>(), [mate], "{kind:?}");
+        world.sql("DELETE FROM queue").await;
+    }
+}
+
 /// A sweep is bounded, and goes on where it stopped.
 pub async fn a_sweep_moves_no_more_than_its_limit(world: &World) {
     world.accept((0..25).map(|n| world.email(&format!("order-{n}"))).collect()).await;

@@ -192,6 +192,12 @@ impl World {
         self.db.execute(sql).await.expect("the statement works")
     }
 
+    /// Writes a word of a newer binary into a queue row, past the port.
+    pub async fn write_unknown_word(&self, id: DeliveryId) {
+        let id = self.db.id(id.as_uuid());
+        assert_eq!(self.sql(&format!("UPDATE queue SET no_resend = 'future_word' WHERE id = {id}")).await, 1);
+    }
+
     /// Suppresses an address for all classes, as its digest stands in `delivery`.
     pub async fn suppress(&self, address_digest: &[u8], scope: &str, expires_at: Option<Timestamp>) {
         let db = &self.db;

@@ -147,11 +147,8 @@ impl Keys {
         Self { cache: Cache::builder().max_capacity(CACHED_KEYS).time_to_live(CACHED_FOR).build() }
     }
 
-    /// The key behind this hash. A store that does not answer lets nobody in (S-088).
-    async fn find(&self, api: &Api, hash: KeyHash) -> Result<Option<Arc<ApiKey>>, Problem> {
-        if let Some(known) = self.cache.get(&hash) {
-            return Ok(known);
-        }
+    /// What the store says about this hash. A store that does not answer lets nobody in (S-088).
+    async fn look_up(&self, api: &Api, hash: KeyHash) -> Result<Option<Arc<ApiKey>>, Problem> {
         let found = api.read(move |store| async move { store.key_by_hash(&hash).await }).await?.map(Arc::new);
         self.cache.insert(hash, found.clone());
         Ok(found)
@@ -178,12 +175,15 @@ pub(super) async fn caller(api: &Api, request: &HttpRequest) -> Result<Caller, P
 /// # Errors
 /// `unauthorized`, saying why.
 pub(super) async fn by_key(api: &Api, presented: &str) -> Result<Caller, Problem> {
-    if !is_well_formed(presented) {
-        return Err(Problem::unauthorized("the API key is malformed: it is mistyped, cut off or not a key"));
-    }
     let mut hash = KeyHash::default();
     hash.copy_from_slice(digest(&SHA256, presented.as_bytes()).as_ref());
-    let Some(key) = api.keys.find(api, hash).await? else {
+    let key = match api.keys.cache.get(&hash) {
+        // Only what is well-formed is ever looked up and remembered.
+        Some(known) => known,
+        None if is_well_formed(presented) => Box::pin(api.keys.look_up(api, hash)).await?,
+        None => return Err(Problem::unauthorized("the API key is malformed: it is mistyped, cut off or not a key")),
+    };
+    let Some(key) = key else {
         return Err(Problem::unauthorized("the API key is unknown"));
     };
     judge(key, api.app.routing.sandbox_only, api.app.now())

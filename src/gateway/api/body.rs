@@ -1,7 +1,10 @@
 //! Takes a request body in: its type, its size, the time it may take, and how much of them the process holds at once.
 //! What stands in it is decided elsewhere.
 
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use actix_web::http::header;
@@ -81,10 +84,30 @@ pub(super) async fn read(room: &Room, request: &HttpRequest, payload: web::Paylo
 }
 
 async fn within(patience: Duration, payload: web::Payload, limit: usize) -> Result<Bytes, Problem> {
-    match tokio::time::timeout(patience, collect(payload, limit)).await {
+    let mut body = pin!(collect(payload, limit));
+    if let Some(body) = at_second_look(body.as_mut()).await {
+        return body;
+    }
+    match tokio::time::timeout(patience, body).await {
         Ok(body) => body,
         Err(_) => Err(Problem::new(Code::RequestTimeout, format!("the body did not arrive within {} s", patience.as_secs()))),
     }
+}
+
+/// What is done by the second look. A body that came with its head is, as the framework hands it over between the
+/// two; it needs no timer.
+async fn at_second_look<F: Future>(mut work: Pin<&mut F>) -> Option<F::Output> {
+    let mut looked = false;
+    poll_fn(move |cx| match work.as_mut().poll(cx) {
+        Poll::Ready(done) => Poll::Ready(Some(done)),
+        Poll::Pending if looked => Poll::Ready(None),
+        Poll::Pending => {
+            looked = true;
+            cx.waker().wake_by_ref();
+            Poll::Pending
+        }
+    })
+    .await
 }
 
 async fn collect(mut payload: web::Payload, limit: usize) -> Result<Bytes, Problem> {

@@ -27,7 +27,9 @@ impl RequestId {
     }
 
     fn to_header(self) -> HeaderValue {
-        HeaderValue::try_from(self.to_string()).expect("hexadecimal digits fit into a header")
+        let mut digits = [0; 32];
+        hex::encode_to_slice(self.0.to_be_bytes(), &mut digits).expect("16 bytes are 32 digits");
+        HeaderValue::from_bytes(&digits).expect("hexadecimal digits fit into a header")
     }
 }
 
@@ -45,15 +47,18 @@ impl serde::Serialize for RequestId {
 
 /// Runs a request and completes its answer.
 pub(super) async fn frame(request: ServiceRequest, next: Next<BoxBody>) -> Result<ServiceResponse<BoxBody>, Error> {
-    let started = std::time::Instant::now();
     let id = RequestId::new();
-    request.extensions_mut().insert(id);
+    // Handlers need the id, and anybody the time, for the log alone.
+    let started = tracing::enabled!(tracing::Level::DEBUG).then(std::time::Instant::now);
+    if started.is_some() {
+        request.extensions_mut().insert(id);
+    }
     let mut answer = next.call(request).await?;
     if answer.status().is_client_error() || answer.status().is_server_error() {
         answer = with_problem(answer, id);
     }
     answer.headers_mut().insert(REQUEST_ID, id.to_header());
-    if tracing::enabled!(tracing::Level::DEBUG) {
+    if let Some(started) = started {
         log(&answer, id, started.elapsed());
     }
     Ok(answer)

@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use actix_web::http::header::{HeaderName, HeaderValue};
 use actix_web::{HttpMessage as _, HttpRequest, HttpResponse, web};
+use tidings_core::fault::Faults;
 use tidings_core::fingerprint;
-use tidings_core::ids::{LaneId, NotificationId};
+use tidings_core::ids::NotificationId;
 use tidings_core::request::{self, Refused};
 use tidings_core::secrets::FINGERPRINT_VERSION;
-use tidings_core::store::{Accepted, KeyHolder, NewNotification, StoreError, StoredNotification};
+use tidings_core::store::{Accepted, KeyHolder, StoreError, StoredNotification};
 
 use super::auth::{self, Caller, Scope};
 use super::frame::RequestId;
@@ -22,7 +23,8 @@ use super::{Api, BUDGET, body, json};
 use crate::intake::{self, Call, Intake, Refusal};
 use crate::writer::WriteError;
 
-const IDEMPOTENCY_KEY: &str = "idempotency-key";
+static IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+static TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 const LONGEST_KEY: usize = 255;
 /// When the outcome of a commit is not known, the key is looked up after each of these (S-012).
 const LOOK_UPS: [Duration; 3] = [Duration::ZERO, Duration::from_millis(300), Duration::from_millis(600)];
@@ -33,36 +35,47 @@ pub(super) async fn accept(http: HttpRequest, payload: web::Payload, api: web::D
     caller.require(Scope::Send)?;
     body::require_json(&http)?;
     let idempotency_key = idempotency_key(&http)?;
-    let limits = &api.app.settings.limits;
-    let limit = usize::try_from(limits.body).unwrap_or(usize::MAX);
+    let limit = usize::try_from(api.app.settings.limits.body).unwrap_or(usize::MAX);
     let (body, room) = body::read(&api.room, &http, payload, limit).await?;
+    match judged(&api, &http, &caller, idempotency_key, &body)? {
+        Judged::Fit(intake) => {
+            drop(body);
+            let request_id = http.extensions().get::<RequestId>().copied();
+            commit(&api, &caller, intake, request_id, room).await
+        }
+        // What was accepted once keeps its answer, though it would not be accepted now.
+        Judged::Unfit(faults, fingerprint) => match Box::pin(earlier_answer(&api, &caller, idempotency_key, &fingerprint)).await {
+            Some(answer) => Ok(answer),
+            None => Err(faults.into()),
+        },
+    }
+}
 
+/// What a body comes to.
+enum Judged {
+    /// It may be committed.
+    Fit(Intake),
+    /// It would not be accepted now; its fingerprint tells whether it was.
+    Unfit(Faults, [u8; 32]),
+}
+
+/// Everything between body and commit, apart from the handler: what it needs on the way does not ride in the handler's future.
+fn judged(api: &Api, http: &HttpRequest, caller: &Caller, idempotency_key: &str, body: &[u8]) -> Result<Judged, Problem> {
     let now = api.app.now();
-    let (request, overdue) = match request::parse(&body, &limits.of_requests(), now) {
+    let (request, overdue) = match request::parse(body, &api.app.settings.limits.of_requests(), now) {
         Ok(request) => (request, None),
         Err(Refused { faults, overdue: Some(request) }) => (*request, Some(faults)),
         Err(Refused { faults, overdue: None }) => return Err(faults.into()),
     };
-    drop(body);
     let fingerprint = api.app.keyring.fingerprint(&fingerprint::canonical(&request));
-    let prepared = match overdue {
-        Some(faults) => Err(Refusal::Faults(faults)),
-        None => {
-            let call = Call { caller: &caller, idempotency_key, fingerprint, trace_context: trace_context(&http), now };
-            intake::prepare(&api.app, &call, request)
-        }
-    };
-    match prepared {
-        Ok(intake) => {
-            let request_id = http.extensions().get::<RequestId>().copied();
-            commit(api, caller, intake, request_id, room).await
-        }
+    if let Some(faults) = overdue {
+        return Ok(Judged::Unfit(faults, fingerprint));
+    }
+    let call = Call { caller, idempotency_key, fingerprint, trace_context: trace_context(http), now };
+    match intake::prepare(&api.app, &call, request) {
+        Ok(intake) => Ok(Judged::Fit(intake)),
+        Err(Refusal::Faults(faults)) => Ok(Judged::Unfit(faults, fingerprint)),
         Err(Refusal::CriticalScopeMissing) => caller.require(Scope::SendCritical).and(Err(Problem::not_found())),
-        // What was accepted once keeps its answer, though it would not be accepted now.
-        Err(Refusal::Faults(faults)) => match earlier_answer(&api, &caller, idempotency_key, &fingerprint).await {
-            Some(answer) => Ok(answer),
-            None => Err(faults.into()),
-        },
     }
 }
 
@@ -88,7 +101,7 @@ pub(super) async fn by_key(http: HttpRequest, api: web::Data<Api>) -> Result<Htt
 
 /// The caller's key: 1 to 255 visible ASCII characters, given once (S-003).
 fn idempotency_key(http: &HttpRequest) -> Result<&str, Problem> {
-    let mut given = http.headers().get_all(IDEMPOTENCY_KEY);
+    let mut given = http.headers().get_all(&IDEMPOTENCY_KEY);
     let Some(key) = given.next() else {
         let detail = "send an Idempotency-Key header: your own name for this notification, the same again when you repeat the request";
         return Err(Problem::new(Code::IdempotencyKeyMissing, detail));
@@ -105,7 +118,7 @@ fn idempotency_key(http: &HttpRequest) -> Result<&str, Problem> {
 
 /// The caller's `traceparent`, where it is one (W3C Trace Context); anything else is left out without a word.
 fn trace_context(http: &HttpRequest) -> Option<String> {
-    let text = http.headers().get("traceparent")?.to_str().ok()?;
+    let text = http.headers().get(&TRACEPARENT)?.to_str().ok()?;
     let mut parts = text.split('-');
     let mut hex = |length: usize| {
         let part = parts.next()?;
@@ -117,42 +130,44 @@ fn trace_context(http: &HttpRequest) -> Option<String> {
     is_whole.then(|| text.to_owned())
 }
 
-/// Commits in a task of its own, so that it and the wake-up go on when the caller goes away (S-013).
+/// Commits within the budget. The commit and its wake-up are the writer's, and go on when the caller goes away (S-013).
 async fn commit(
-    api: web::Data<Api>,
-    caller: Caller,
+    api: &Api,
+    caller: &Caller,
     intake: Intake,
     request_id: Option<RequestId>,
     room: body::Taken,
 ) -> Result<HttpResponse, Problem> {
-    let task = actix_web::rt::spawn(async move {
-        let answer = decided(&api, &caller, intake, request_id).await;
-        drop(room);
-        answer
-    });
-    match tokio::time::timeout(BUDGET, task).await {
-        Ok(Ok(answer)) => answer,
-        Ok(Err(panic)) => Err(Problem::internal(&panic)),
+    match tokio::time::timeout(BUDGET, decided(api, caller, intake, request_id, room)).await {
+        Ok(answer) => answer,
         Err(_) => Err(Problem::outcome_unknown()),
     }
 }
 
-async fn decided(api: &Api, caller: &Caller, intake: Intake, request_id: Option<RequestId>) -> Result<HttpResponse, Problem> {
-    match api.app.writer.accept(intake.notification.clone()).await {
-        Ok(Accepted::Taken) => Ok(taken(api, intake, request_id)),
-        Ok(Accepted::KeyHeld(holder)) => held(api, caller, &intake.notification.fingerprint, &holder).await,
+async fn decided(
+    api: &Api,
+    caller: &Caller,
+    intake: Intake,
+    request_id: Option<RequestId>,
+    room: body::Taken,
+) -> Result<HttpResponse, Problem> {
+    // What is rare is boxed: nobody else's future carries it.
+    match api.app.writer.accept(intake.notification.clone(), room).await {
+        Ok(Accepted::Taken) => Ok(taken(intake, request_id)),
+        Ok(Accepted::KeyHeld(holder)) => Box::pin(held(api, caller, &intake.notification.fingerprint, &holder)).await,
         Ok(Accepted::InProgress) => {
             Err(Problem::new(Code::IdempotencyInProgress, "an earlier request under this Idempotency-Key is not decided yet"))
         }
         Err(WriteError::Overloaded) => Err(Problem::new(Code::Overloaded, "too many requests wait for the store")),
-        Err(WriteError::Stopped | WriteError::Store(StoreError::CommitUnknown(_))) => find_out(api, caller, intake, request_id).await,
+        Err(WriteError::Stopped | WriteError::Store(StoreError::CommitUnknown(_))) => {
+            Box::pin(find_out(api, caller, intake, request_id)).await
+        }
         Err(WriteError::Store(error)) => Err(Problem::store(&error)),
     }
 }
 
-fn taken(api: &Api, intake: Intake, request_id: Option<RequestId>) -> HttpResponse {
+fn taken(intake: Intake, request_id: Option<RequestId>) -> HttpResponse {
     let Intake { notification, answer } = intake;
-    wake(api, &notification);
     tracing::debug!(
         request_id = request_id.map(tracing::field::display),
         notification_id = %notification.id,
@@ -163,23 +178,12 @@ fn taken(api: &Api, intake: Intake, request_id: Option<RequestId>) -> HttpRespon
     json(HttpResponse::Accepted(), answer)
 }
 
-/// A hint for each lane, at the instant from which it is due; all deliveries of a notification have the same.
-fn wake(api: &Api, notification: &NewNotification) {
-    let mut woken: Vec<LaneId> = Vec::with_capacity(2);
-    for delivery in &notification.deliveries {
-        if !woken.contains(&delivery.lane) {
-            api.app.wake.lane(delivery.lane, delivery.available_at);
-            woken.push(delivery.lane);
-        }
-    }
-}
-
 /// The commit may have happened: the key knows (S-012).
 async fn find_out(api: &Api, caller: &Caller, intake: Intake, request_id: Option<RequestId>) -> Result<HttpResponse, Problem> {
     for pause in LOOK_UPS {
         tokio::time::sleep(pause).await;
         match holder(api, caller, &intake.notification.idempotency_key).await {
-            Ok(Some(holder)) if holder.id == intake.notification.id => return Ok(taken(api, intake, request_id)),
+            Ok(Some(holder)) if holder.id == intake.notification.id => return Ok(taken(intake, request_id)),
             Ok(Some(holder)) => return held(api, caller, &intake.notification.fingerprint, &holder).await,
             // Not there yet, or not to be read yet.
             Ok(None) | Err(_) => {}

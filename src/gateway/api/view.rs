@@ -12,6 +12,9 @@ use tidings_core::words::{Channel, Class, Mode};
 
 use crate::sealed::{self, Address};
 
+/// The room that the answer about an ordinary notification takes.
+const USUAL_SIZE: usize = 1_000;
+
 /// An instant as answers show it: RFC 3339 in UTC with milliseconds.
 #[derive(Debug, Clone, Copy)]
 pub struct Instant(pub Timestamp);
@@ -76,21 +79,22 @@ pub struct First<'a> {
 }
 
 /// One delivery of a first answer.
-#[derive(Serialize)]
 #[allow(missing_docs, reason = "the fields are those of NewDelivery and StoredDelivery")]
 pub struct FirstDelivery<'a> {
     pub id: DeliveryId,
     pub channel: Channel,
     /// As the caller wrote it.
     pub to: Option<&'a str>,
-    #[serde(rename = "ref")]
     pub reference: Option<&'a str>,
 }
 
 #[derive(Serialize)]
 struct Accepted<'a> {
-    #[serde(flatten)]
-    delivery: FirstDelivery<'a>,
+    id: DeliveryId,
+    channel: Channel,
+    to: Option<&'a str>,
+    #[serde(rename = "ref")]
+    reference: Option<&'a str>,
     hop: u8,
     state: State,
 }
@@ -101,6 +105,7 @@ impl First<'_> {
         let state = State::first(self.send_at.is_some());
         // A new delivery has version 1, and a notification the sum of its deliveries'.
         let version = i64::try_from(self.deliveries.len()).unwrap_or(i64::MAX);
+        let accepted = |FirstDelivery { id, channel, to, reference }| Accepted { id, channel, to, reference, hop: 1, state };
         let view = NotificationView {
             id: self.id,
             idempotency_key: self.idempotency_key,
@@ -116,7 +121,7 @@ impl First<'_> {
             tags: self.tags,
             metadata: Pairs(self.metadata),
             status_url: StatusUrl(self.id),
-            deliveries: self.deliveries.into_iter().map(|delivery| Accepted { delivery, hop: 1, state }).collect(),
+            deliveries: self.deliveries.into_iter().map(accepted).collect(),
         };
         to_json(&view)
     }
@@ -180,5 +185,7 @@ impl Opened {
 }
 
 pub(super) fn to_json<T: Serialize>(view: &T) -> Vec<u8> {
-    serde_json::to_vec(view).expect("texts, numbers and maps with text names always have a JSON form")
+    let mut written = Vec::with_capacity(USUAL_SIZE);
+    serde_json::to_writer(&mut written, view).expect("texts, numbers and maps with text names always have a JSON form");
+    written
 }

@@ -92,7 +92,6 @@ fn categories(table: &Table<'_>, senders: &BTreeMap<String, Mailbox>) -> HashMap
             CategoryRules {
                 class: table.get("class").word(&CLASSES),
                 on_ambiguous: table.get("on_ambiguous").word(&ON_AMBIGUOUS),
-                sensitive: table.get("sensitive").flag().unwrap_or_default(),
                 expires_in: deadline(&table.get("expires_in")),
                 from: table.get("from").parsed("a mailbox or the name of a table [senders.NAME]", |text| {
                     (senders.contains_key(text) || text.parse::<Mailbox>().is_ok()).then(|| text.to_owned())

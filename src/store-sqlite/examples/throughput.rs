@@ -1,4 +1,5 @@
-//! How many rows a second the store takes, claims and finishes on this machine; every batch is one durable commit.
+//! How many rows a second the store takes, claims, reads for sending and finishes on this machine, and what one costs in
+//! CPU time of all threads; every batch is one durable commit.
 //!
 //! `cargo run --release -p tidings-store-sqlite --example throughput [rows] [batch] [body bytes]`
 
@@ -36,15 +37,15 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("{rows} rows, {batch} in a batch, {body} bytes of content");
 
     let items: Vec<_> = (0..rows).map(|n| Arc::new(email(tenant, lane, n, body))).collect();
-    let begun = Instant::now();
+    let begun = Begun::now();
     for accept in items.chunks(batch) {
         let accept = WriteBatch { accept: accept.to_vec(), ..WriteBatch::default() };
         store.commit(&rules, accept, NOW).await.accept.into_iter().collect::<Result<Vec<_>, _>>()?;
     }
-    report("accept", rows, begun.elapsed(), rows.div_ceil(batch));
+    begun.report("accept", rows, rows.div_ceil(batch));
 
     let mut claimed = Vec::new();
-    let begun = Instant::now();
+    let begun = Begun::now();
     let mut claims = 0;
     loop {
         let claim = Some(plan(instance, lane, account, 50));
@@ -55,22 +56,52 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         }
         claimed.extend(taken);
     }
-    report("claim", claimed.len(), begun.elapsed(), claims);
+    begun.report("claim", claimed.len(), claims);
 
-    let begun = Instant::now();
+    let begun = Begun::now();
+    let ids: Vec<_> = claimed.iter().map(|delivery| delivery.id).collect();
+    for part in ids.chunks(50) {
+        store.outgoing(part).await?;
+    }
+    begun.report("read", claimed.len(), claimed.len().div_ceil(50));
+
+    let begun = Begun::now();
     for part in claimed.chunks(batch) {
         let finish = part.iter().map(|delivery| acceptance(delivery, account)).collect();
         let finish = WriteBatch { finish, ..WriteBatch::default() };
         store.commit(&rules, finish, NOW).await.finish.into_iter().collect::<Result<Vec<_>, _>>()?;
     }
-    report("finish", claimed.len(), begun.elapsed(), claimed.len().div_ceil(batch));
+    begun.report("finish", claimed.len(), claimed.len().div_ceil(batch));
     store.close().await;
     Ok(())
 }
 
-fn report(what: &str, rows: usize, took: Duration, commits: usize) {
-    let rate = rows as f64 / took.as_secs_f64();
-    println!("{what:7} {rate:8.0} rows/s   {:6.2} ms a commit", took.as_secs_f64() * 1_000.0 / commits as f64);
+/// A stretch of work that is measured.
+struct Begun {
+    at: Instant,
+    cpu: f64,
+}
+
+impl Begun {
+    fn now() -> Self {
+        Self { at: Instant::now(), cpu: cpu_micros() }
+    }
+
+    fn report(&self, what: &str, rows: usize, calls: usize) {
+        let took = self.at.elapsed().as_secs_f64();
+        let (rate, cpu) = (rows as f64 / took, (cpu_micros() - self.cpu) / rows as f64);
+        println!("{what:7} {rate:8.0} rows/s   {:6.2} ms a call   {cpu:6.1} us of CPU a row", took * 1_000.0 / calls as f64);
+    }
+}
+
+/// CPU time of all threads that live, as Linux counts it; 0 elsewhere.
+fn cpu_micros() -> f64 {
+    let threads = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
+    let spent = threads.filter_map(|thread| {
+        let text = std::fs::read_to_string(thread.path().join("schedstat")).ok()?;
+        text.split_whitespace().next()?.parse::<f64>().ok()
+    });
+    spent.sum::<f64>() / 1_000.0
 }
 
 fn plan(instance: InstanceId, lane: LaneId, account: AccountId, limit: u16) -> ClaimPlan {

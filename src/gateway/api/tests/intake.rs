@@ -1,7 +1,15 @@
 //! Stories of what an installation takes, and where it goes.
 
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+use tidings_core::request::{RequestLimits, parse};
+use tidings_core::words::Mode;
+
 use super::HELLO;
 use super::rig::{Accounts, Rig};
+use crate::api::auth::Caller;
+use crate::intake::{Call, prepare};
 
 #[actix_web::test]
 async fn what_was_accepted_keeps_its_answer_when_the_configuration_no_longer_allows_it() {
@@ -10,6 +18,23 @@ async fn what_was_accepted_keeps_its_answer_when_the_configuration_no_longer_all
     let later = rig.again(Accounts::Nothing, "").await;
     assert_eq!(later.post("k", HELLO).await.text(), first.text());
     assert_eq!(later.post("other", HELLO).await.code(), "no_route");
+}
+
+#[actix_web::test]
+async fn a_commit_and_its_wake_up_go_on_when_the_caller_goes_away() {
+    let rig = Rig::start(Accounts::Relay, "").await;
+    let (caller, now) = (Caller::for_tests(Mode::Live, &["send"]), rig.app.now());
+    let request = parse(HELLO.as_bytes(), &RequestLimits::default(), now).unwrap();
+    let call = Call { caller: &caller, idempotency_key: "k", fingerprint: [0; 32], trace_context: None, now };
+    let intake = prepare(&rig.app, &call, request).unwrap();
+    let lane = intake.notification.deliveries[0].lane;
+
+    let waiting = rig.app.writer.accept(intake.notification.clone(), None).now_or_never();
+    assert!(waiting.is_none(), "it was given to the writer, and nobody waits for it any more");
+
+    tokio::time::timeout(Duration::from_secs(30), rig.app.wake.hinted()).await.unwrap();
+    assert_eq!(rig.app.wake.take_due(rig.app.now()).0, [lane]);
+    assert_eq!(rig.get("/v1/notifications/by-key?idempotency_key=k").await.status, 200);
 }
 
 #[actix_web::test]

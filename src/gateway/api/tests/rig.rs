@@ -132,15 +132,16 @@ impl Rig {
         let routing = Arc::new(routing(store.as_ref(), accounts).await);
         let clock = Arc::new(StoreClock::start());
         let rules = Arc::new(settings.rules());
+        let wake = Arc::new(Wake::default());
         let app = Arc::new(App {
-            writer: Writer::start(store.clone(), clock.clone(), rules.clone()),
+            writer: Writer::start(store.clone(), clock.clone(), rules.clone(), wake.clone()),
             settings,
             rules,
             store: store.clone(),
             clock,
             keyring: Arc::new(Keyring::derive(&[7; 32])),
             routing,
-            wake: Arc::new(Wake::default()),
+            wake,
             readiness: Readiness::default(),
         });
         let key = add_key(store.as_ref(), "live", &["send", "send:critical", "read", "pii", "ops", "admin"]).await;

@@ -39,12 +39,12 @@ fn an_underscore_in_a_variable_fits_what_is_in_the_name() {
     let file = format!("{RELAY}[accounts.ses-eu]\nkind = \"smtp\"\nhost = \"a.example\"\n[categories.\"a.b_c-D\"]\nclass = \"bulk\"\n");
     let given = Given::file(&file)
         .variable("TIDINGS__ACCOUNTS__SES_EU__HELO_NAME", "gateway.example")
-        .variable("TIDINGS__CATEGORIES__A_B_C_D__SENSITIVE", "true");
+        .variable("TIDINGS__CATEGORIES__A_B_C_D__EXPIRES_IN", "5m");
     let settings = given.load();
     assert_eq!(settings.accounts[1].settings, json!({"host": "a.example", "helo_name": "gateway.example"}));
     let rules = settings.rules();
     let category = &rules.categories["a.b_c-D"];
-    assert_eq!((category.class, category.sensitive, rules.categories.len()), (Some(Class::Bulk), true, 1));
+    assert_eq!((category.class, category.expires_in, rules.categories.len()), (Some(Class::Bulk), Some(seconds(300)), 1));
 }
 
 #[test]
@@ -66,8 +66,9 @@ fn variables_alone_make_an_account() {
 
 #[test]
 fn a_variable_that_fits_two_names_is_refused() {
-    let given = Given::file("[categories.a-b]\n[categories.a_b]\n").variable("TIDINGS__CATEGORIES__A_B__SENSITIVE", "true");
-    let fault = "categories.a_b (variable TIDINGS__CATEGORIES__A_B__SENSITIVE): the variable fits a-b and a_b alike; rename one or set it in the file";
+    let given = Given::file("[categories.a-b]\n[categories.a_b]\n").variable("TIDINGS__CATEGORIES__A_B__CLASS", "bulk");
+    let fault =
+        "categories.a_b (variable TIDINGS__CATEGORIES__A_B__CLASS): the variable fits a-b and a_b alike; rename one or set it in the file";
     assert_eq!(given.faults(), [fault]);
 }
 

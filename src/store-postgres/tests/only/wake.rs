@@ -11,7 +11,7 @@ async fn next(listener: &mut WakeListener) -> Woken {
     tokio::time::timeout(Duration::from_secs(10), listener.next()).await.expect("a wake-up comes")
 }
 
-/// DESIGN 12: other processes hear of lanes with work, and many calls make few notifications.
+/// Other processes hear of lanes with work, and many calls make few notifications.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn another_process_hears_of_every_lane() {
     let Some((_world, database)) = world(2).await else { return };

@@ -1,0 +1,252 @@
+//! Who goes out now and by whom, judgement by judgement.
+
+use super::*;
+use crate::delivery::Flags;
+use crate::ids::NotificationId;
+use crate::state::State;
+use crate::words::{Channel, Mode};
+
+const A: AccountId = AccountId(1);
+const B: AccountId = AccountId(2);
+const C: AccountId = AccountId(3);
+const CLASSES: [Class; 3] = [Class::Critical, Class::Transactional, Class::Bulk];
+
+fn at(seconds: i64) -> Timestamp {
+    Timestamp::from_millis(1_800_000_000_000 + seconds * 1_000)
+}
+
+const fn lane_of(class: Class) -> LaneId {
+    match class {
+        Class::Critical => LaneId(1),
+        Class::Transactional => LaneId(2),
+        Class::Bulk => LaneId(3),
+    }
+}
+
+/// A row that is due, has an active tenant and no suppression.
+fn due(class: Class, ordinal: u16) -> Candidate {
+    let delivery = Delivery {
+        id: NotificationId::new(at(0), [1; 10]).delivery(ordinal),
+        tenant: TenantId(1),
+        mode: Mode::Live,
+        channel: Channel::Email,
+        class,
+        lane: lane_of(class),
+        category: "receipt".into(),
+        state: State::Queued,
+        version: 1,
+        generation: 1,
+        attempt_number: 0,
+        attempt_count: 0,
+        attempts_used: 0,
+        attempt_limit: 10,
+        lost_count: 0,
+        build_failures: 0,
+        unresolved: 0,
+        no_resend: None,
+        available_at: Some(at(0)),
+        blocked: false,
+        lease_expires_at: None,
+        lease_owner: None,
+        account: None,
+        attempt_started_at: None,
+        ambiguous_since: None,
+        check_at: None,
+        rung: 0,
+        expires_at: at(600),
+        flags: Flags::default(),
+        reason: None,
+        settled_at: None,
+    };
+    Candidate { delivery, suppressions: Vec::new(), tenant_active: true }
+}
+
+/// A row whose last call was made by this account and did not take it.
+fn failed_by(account: AccountId) -> Candidate {
+    let mut candidate = due(Class::Transactional, 1);
+    let delivery = &mut candidate.delivery;
+    (delivery.state, delivery.account, delivery.attempt_count, delivery.attempt_number) = (State::RetryWait, Some(account), 1, 1);
+    candidate
+}
+
+const fn room(account: AccountId, free: u16, free_for_others: u16, free_for_bulk: u16) -> AccountCapacity {
+    AccountCapacity { account, free, free_for_others, free_for_bulk }
+}
+
+const fn wide(account: AccountId) -> AccountCapacity {
+    room(account, 100, 100, 100)
+}
+
+/// Lanes of all classes with the accounts in the order given.
+fn plan(accounts: &[AccountCapacity]) -> ClaimPlan {
+    let route: Vec<AccountId> = accounts.iter().map(|room| room.account).collect();
+    let lane = |class: &Class| LanePlan {
+        lane: lane_of(*class),
+        class: *class,
+        route: route.clone(),
+        limit: 50,
+        tenant_limit: 50,
+        cursor: None,
+        low: None,
+    };
+    ClaimPlan { instance: InstanceId(7), lease_until: at(61), lanes: Class::ALL.iter().map(lane).collect(), accounts: accounts.to_vec() }
+}
+
+fn judged(accounts: &[AccountCapacity], candidates: &[Candidate]) -> Vec<Delivery> {
+    judge(&Rules::default(), &plan(accounts), candidates, at(1)).into_iter().map(|change| change.after).collect()
+}
+
+/// By which account one row goes out.
+fn account_of(accounts: &[AccountCapacity], candidate: Candidate) -> Option<AccountId> {
+    let moved = judged(accounts, &[candidate]);
+    moved.first().filter(|delivery| delivery.state == State::Dispatching).and_then(|delivery| delivery.account)
+}
+
+/// State and reason of the one row that is judged; `None` where it keeps its place.
+fn end_of(candidate: Candidate) -> Option<(State, Option<Reason>)> {
+    judged(&[wide(A)], &[candidate]).first().map(|delivery| (delivery.state, delivery.reason))
+}
+
+#[test]
+fn the_first_account_of_the_route_that_has_room_takes_it() {
+    let message = || due(Class::Transactional, 1);
+    assert_eq!(account_of(&[wide(A), wide(B)], message()), Some(A));
+    assert_eq!(account_of(&[wide(B), wide(A)], message()), Some(B));
+    assert_eq!(account_of(&[room(A, 0, 0, 0), wide(B)], message()), Some(B));
+    assert_eq!(account_of(&[room(A, 0, 0, 0), room(B, 0, 0, 0)], message()), None);
+    assert_eq!(account_of(&[], message()), None);
+}
+
+#[test]
+fn after_a_failed_call_the_search_begins_behind_the_account_that_failed() {
+    let route = [wide(A), wide(B), wide(C)];
+    assert_eq!(account_of(&route, failed_by(A)), Some(B));
+    assert_eq!(account_of(&route, failed_by(B)), Some(C));
+    assert_eq!(account_of(&route, failed_by(C)), Some(A), "behind the last stands the first");
+    assert_eq!(account_of(&[wide(A), room(B, 0, 0, 0), wide(C)], failed_by(A)), Some(C));
+    assert_eq!(
+        account_of(&[wide(A), room(B, 0, 0, 0), room(C, 0, 0, 0)], failed_by(A)),
+        Some(A),
+        "the one that failed is better than none"
+    );
+    assert_eq!(account_of(&[wide(A)], failed_by(A)), Some(A));
+    assert_eq!(account_of(&[wide(B), wide(C)], failed_by(A)), Some(B), "an account that is gone leaves the route as it is");
+}
+
+#[test]
+fn what_was_handed_back_before_it_was_sent_begins_at_the_front() {
+    let mut handed_back = failed_by(A);
+    (handed_back.delivery.state, handed_back.delivery.attempt_count) = (State::Queued, 0);
+    assert_eq!(account_of(&[wide(A), wide(B)], handed_back), Some(A));
+}
+
+#[test]
+fn room_is_given_in_order_and_the_rest_keeps_its_place() {
+    let messages: Vec<Candidate> = (1..=6).map(|n| due(Class::Transactional, n)).collect();
+    let moved = judged(&[room(A, 2, 2, 2), room(B, 3, 3, 3)], &messages);
+    let accounts: Vec<_> = moved.iter().filter_map(|delivery| delivery.account).collect();
+    assert_eq!(accounts, [A, A, B, B, B]);
+    let ids: Vec<_> = messages[..5].iter().map(|message| message.delivery.id).collect();
+    assert_eq!(moved.iter().map(|delivery| delivery.id).collect::<Vec<_>>(), ids, "the sixth is not written");
+}
+
+#[test]
+fn reserved_slots_are_for_critical_messages_alone_and_bulk_has_the_least() {
+    let all = |classes: &[Class]| -> Vec<Candidate> {
+        classes.iter().flat_map(|class| (1..=10).map(|n| due(*class, n + 10 * u16::try_from(lane_of(*class).0).unwrap()))).collect()
+    };
+    let count = |candidates: &[Candidate]| {
+        let moved = judged(&[room(A, 8, 5, 3)], candidates);
+        CLASSES.map(|class| moved.iter().filter(|delivery| delivery.class == class).count())
+    };
+    assert_eq!(count(&all(&[Class::Bulk])), [0, 0, 3]);
+    assert_eq!(count(&all(&[Class::Transactional])), [0, 5, 0]);
+    assert_eq!(count(&all(&[Class::Critical])), [8, 0, 0]);
+    assert_eq!(count(&all(&[Class::Bulk, Class::Transactional, Class::Critical])), [3, 2, 3]);
+    assert_eq!(count(&all(&[Class::Critical, Class::Transactional, Class::Bulk])), [8, 0, 0]);
+}
+
+#[test]
+fn a_suppression_reaches_the_classes_of_its_scope() {
+    let obeyed = |scope: SuppressionScope| {
+        CLASSES.map(|class| {
+            let mut candidate = due(class, 1);
+            candidate.suppressions = vec![scope];
+            match end_of(candidate) {
+                Some((State::Suppressed, Some(Reason::Suppressed))) => true,
+                Some((State::Dispatching, None)) => false,
+                other => panic!("{other:?}"),
+            }
+        })
+    };
+    assert_eq!(obeyed(SuppressionScope::All), [true, true, true]);
+    assert_eq!(obeyed(SuppressionScope::Complaint), [false, true, true]);
+    assert_eq!(obeyed(SuppressionScope::Bulk), [false, false, true]);
+
+    let mut several = due(Class::Critical, 1);
+    several.suppressions = vec![SuppressionScope::Bulk, SuppressionScope::Complaint, SuppressionScope::All];
+    assert_eq!(end_of(several), Some((State::Suppressed, Some(Reason::Suppressed))));
+}
+
+#[test]
+fn a_suppression_between_two_attempts_stops_the_second_and_hides_no_open_call() {
+    let mut retried = failed_by(A);
+    retried.suppressions = vec![SuppressionScope::All];
+    assert_eq!(end_of(retried.clone()), Some((State::Suppressed, Some(Reason::Suppressed))));
+    retried.delivery.generation = 2;
+    retried.delivery.unresolved = 1;
+    assert_eq!(end_of(retried), Some((State::Unknown, Some(Reason::Suppressed))), "it may have been sent before");
+}
+
+#[test]
+fn what_applies_first_decides() {
+    let mut candidate = due(Class::Transactional, 1);
+    candidate.delivery.no_resend = Some(Reason::Cancelled);
+    candidate.delivery.expires_at = at(1);
+    candidate.suppressions = vec![SuppressionScope::All];
+    candidate.tenant_active = false;
+    assert_eq!(end_of(candidate.clone()), Some((State::Cancelled, Some(Reason::Cancelled))));
+    candidate.delivery.no_resend = Some(Reason::Collapsed);
+    assert_eq!(end_of(candidate.clone()), Some((State::Superseded, Some(Reason::Collapsed))));
+    candidate.delivery.no_resend = None;
+    assert_eq!(end_of(candidate.clone()), Some((State::Expired, Some(Reason::Deadline))));
+    candidate.delivery.expires_at = at(600);
+    assert_eq!(end_of(candidate.clone()), Some((State::Suppressed, Some(Reason::Suppressed))));
+    candidate.suppressions.clear();
+    assert_eq!(end_of(candidate.clone()), None, "a tenant that may not send keeps its row");
+    candidate.tenant_active = true;
+    assert_eq!(end_of(candidate), Some((State::Dispatching, None)));
+}
+
+#[test]
+fn a_row_that_ends_or_waits_uses_no_room() {
+    let mut rows: Vec<Candidate> = (1..=4).map(|n| due(Class::Transactional, n)).collect();
+    rows[0].tenant_active = false;
+    rows[1].suppressions = vec![SuppressionScope::All];
+    rows[2].delivery.expires_at = at(1);
+    let moved = judged(&[room(A, 1, 1, 1)], &rows);
+    let states: Vec<_> = moved.iter().map(|delivery| (delivery.id, delivery.state)).collect();
+    let id = |n: usize| rows[n].delivery.id;
+    assert_eq!(states, [(id(1), State::Suppressed), (id(2), State::Expired), (id(3), State::Dispatching)]);
+}
+
+#[test]
+fn a_lane_that_the_plan_does_not_name_keeps_its_rows() {
+    let mut plan = plan(&[wide(A)]);
+    plan.lanes.retain(|lane| lane.class == Class::Critical);
+    assert_eq!(judge(&Rules::default(), &plan, &[due(Class::Bulk, 1)], at(1)), []);
+}
+
+#[test]
+fn what_goes_out_is_leased_as_the_plan_says_and_a_resend_is_flagged() {
+    let sent = judged(&[wide(A)], &[due(Class::Critical, 1)]).remove(0);
+    assert_eq!((sent.lease_owner, sent.lease_expires_at, sent.attempt_started_at), (Some(InstanceId(7)), Some(at(61)), Some(at(1))));
+    assert_eq!((sent.attempt_number, sent.version, sent.available_at), (1, 2, None));
+    assert!(!sent.flags.has(Flags::POSSIBLE_DUPLICATE));
+
+    let mut resend = failed_by(A);
+    (resend.delivery.generation, resend.delivery.unresolved) = (2, 1);
+    let sent = judged(&[wide(A), wide(B)], &[resend]).remove(0);
+    assert_eq!((sent.account, sent.attempt_number), (Some(B), 2), "the next account of the route");
+    assert!(sent.flags.has(Flags::POSSIBLE_DUPLICATE));
+}
