@@ -14,7 +14,7 @@ use tidings_tests::postgres::TestPostgres;
 use tidings_tests::process::Launch;
 use tidings_tests::smtp_peer::{Behaviour, ScriptedSmtp};
 
-const CONNECTIONS: usize = 64;
+const CONNECTIONS: usize = 256;
 const ACCEPT_TIME: Duration = Duration::from_secs(8);
 const DRAIN_MESSAGES: usize = 30_000;
 const IDLE_MESSAGES: usize = 300;
