@@ -30,8 +30,8 @@ use tidings_core::ids::{AccountId, DeliveryId, InstanceId, LaneId, NotificationI
 use tidings_core::policy::Rules;
 use tidings_core::sandbox::SandboxMessage;
 use tidings_core::store::{
-    ApiKey, Finding, KeyHolder, SandboxFilter, Store, StoreError, StoredNotification, StoredOutgoing, Sweep, Swept, Tenant, WriteBatch,
-    WriteResults,
+    ApiKey, Finding, KeyHolder, Mailbox, Outbox, Reading, Registry, SandboxFilter, Store, StoreError, StoredNotification, StoredOutgoing,
+    Sweep, Swept, Tenant, WriteBatch, WriteResults,
 };
 use tidings_core::time::Timestamp;
 use tidings_core::words::{Channel, Class, Mode};
@@ -143,7 +143,10 @@ impl Store for PostgresStore {
         let both = async { tokio::join!(self.pool.close(), self.accepting.close()) };
         let _ = tokio::time::timeout(CALL_LIMIT, both).await;
     }
+}
 
+#[async_trait]
+impl Registry for PostgresStore {
     async fn setting(&self, key: &str) -> Result<Option<Vec<u8>>, StoreError> {
         limited(registry::setting(self, key)).await
     }
@@ -192,7 +195,10 @@ impl Store for PostgresStore {
         schema::partitions_ahead(self, now).await;
         limited_write(registry::register_instance(self, now, config_digest)).await
     }
+}
 
+#[async_trait]
+impl Outbox for PostgresStore {
     async fn commit(&self, rules: &Rules, batch: WriteBatch, now: Timestamp) -> WriteResults {
         commit::commit(self, rules, batch, now).await
     }
@@ -224,7 +230,10 @@ impl Store for PostgresStore {
     async fn outgoing(&self, ids: &[DeliveryId]) -> Result<Vec<StoredOutgoing>, StoreError> {
         limited(read::outgoing(self, ids)).await
     }
+}
 
+#[async_trait]
+impl Reading for PostgresStore {
     async fn by_key(&self, tenant: TenantId, mode: Mode, idempotency_key: &str) -> Result<Option<KeyHolder>, StoreError> {
         limited(read::by_key(self, tenant, mode, idempotency_key)).await
     }
@@ -244,7 +253,10 @@ impl Store for PostgresStore {
     async fn open_count(&self) -> Result<i64, StoreError> {
         limited(read::open_count(self)).await
     }
+}
 
+#[async_trait]
+impl Mailbox for PostgresStore {
     async fn sandbox_messages(
         &self,
         tenant: TenantId,

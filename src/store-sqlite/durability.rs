@@ -11,7 +11,9 @@ use tidings_core::delivery::{Change, Delivery};
 use tidings_core::ids::{LaneId, NotificationId, TenantId};
 use tidings_core::policy::Rules;
 use tidings_core::state::State;
-use tidings_core::store::{NewDelivery, NewNotification, Store, StoreError, WriteBatch, WriteResults};
+use tidings_core::store::{
+    NewDelivery, NewNotification, Outbox as _, Reading as _, Registry as _, Store, StoreError, WriteBatch, WriteResults,
+};
 use tidings_core::time::Timestamp;
 use tidings_core::words::{Channel, Class, Mode, Reason};
 

@@ -27,8 +27,8 @@ use tidings_core::ids::{AccountId, DeliveryId, InstanceId, LaneId, NotificationI
 use tidings_core::policy::Rules;
 use tidings_core::sandbox::SandboxMessage;
 use tidings_core::store::{
-    ApiKey, Finding, KeyHolder, SandboxFilter, Store, StoreError, StoredNotification, StoredOutgoing, Sweep, Swept, Tenant, WriteBatch,
-    WriteResults,
+    ApiKey, Finding, KeyHolder, Mailbox, Outbox, Reading, Registry, SandboxFilter, Store, StoreError, StoredNotification, StoredOutgoing,
+    Sweep, Swept, Tenant, WriteBatch, WriteResults,
 };
 use tidings_core::time::Timestamp;
 use tidings_core::words::{Channel, Class, Mode};
@@ -97,7 +97,10 @@ impl Store for SqliteStore {
         self.readers.close().await;
         writer::close(&self.writer).await;
     }
+}
 
+#[async_trait]
+impl Registry for SqliteStore {
     async fn setting(&self, key: &str) -> Result<Option<Vec<u8>>, StoreError> {
         registry::setting(&self.readers, key).await
     }
@@ -145,7 +148,10 @@ impl Store for SqliteStore {
     async fn register_instance(&self, now: Timestamp, config_digest: &[u8]) -> Result<InstanceId, StoreError> {
         registry::register_instance(self.writer().await?.connection(), now, config_digest).await
     }
+}
 
+#[async_trait]
+impl Outbox for SqliteStore {
     async fn commit(&self, rules: &Rules, batch: WriteBatch, now: Timestamp) -> WriteResults {
         commit::commit(self, rules, &batch, now).await
     }
@@ -175,7 +181,10 @@ impl Store for SqliteStore {
     async fn outgoing(&self, ids: &[DeliveryId]) -> Result<Vec<StoredOutgoing>, StoreError> {
         read::outgoing(&self.readers, ids).await
     }
+}
 
+#[async_trait]
+impl Reading for SqliteStore {
     async fn by_key(&self, tenant: TenantId, mode: Mode, idempotency_key: &str) -> Result<Option<KeyHolder>, StoreError> {
         read::by_key(&self.readers, tenant, mode, idempotency_key).await
     }
@@ -195,7 +204,10 @@ impl Store for SqliteStore {
     async fn open_count(&self) -> Result<i64, StoreError> {
         read::open_count(&self.readers).await
     }
+}
 
+#[async_trait]
+impl Mailbox for SqliteStore {
     async fn sandbox_messages(
         &self,
         tenant: TenantId,

@@ -10,7 +10,7 @@ use tidings_core::judge::{AccountCapacity, ClaimPlan, LanePlan};
 use tidings_core::outcome::{Outcome, Report};
 use tidings_core::policy::Rules;
 use tidings_core::state::State;
-use tidings_core::store::{NewDelivery, NewNotification, Store, WriteBatch};
+use tidings_core::store::{NewDelivery, NewNotification, Outbox as _, Registry as _, Store, WriteBatch};
 use tidings_core::time::Timestamp;
 use tidings_core::transition::{Finish, RoutePosition};
 use tidings_core::words::{Channel, Class, Mode};

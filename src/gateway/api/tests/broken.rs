@@ -71,6 +71,10 @@ impl Store for Broken {
     async fn close(&self) {
         self.inner.close().await;
     }
+}
+
+#[async_trait]
+impl Registry for Broken {
     async fn setting(&self, key: &str) -> Result<Option<Vec<u8>>, StoreError> {
         self.inner.setting(key).await
     }
@@ -113,6 +117,10 @@ impl Store for Broken {
     async fn register_instance(&self, now: Timestamp, config_digest: &[u8]) -> Result<InstanceId, StoreError> {
         self.inner.register_instance(now, config_digest).await
     }
+}
+
+#[async_trait]
+impl Outbox for Broken {
     async fn commit(&self, rules: &Rules, batch: WriteBatch, now: Timestamp) -> WriteResults {
         let count = batch.accept.len();
         let all = |result: fn() -> Result<Accepted, StoreError>| WriteResults {
@@ -152,6 +160,10 @@ impl Store for Broken {
     async fn outgoing(&self, ids: &[DeliveryId]) -> Result<Vec<StoredOutgoing>, StoreError> {
         self.inner.outgoing(ids).await
     }
+}
+
+#[async_trait]
+impl Reading for Broken {
     async fn by_key(&self, tenant: TenantId, mode: Mode, idempotency_key: &str) -> Result<Option<KeyHolder>, StoreError> {
         self.readable()?;
         self.inner.by_key(tenant, mode, idempotency_key).await
@@ -169,6 +181,10 @@ impl Store for Broken {
     async fn open_count(&self) -> Result<i64, StoreError> {
         self.inner.open_count().await
     }
+}
+
+#[async_trait]
+impl Mailbox for Broken {
     async fn sandbox_messages(
         &self,
         tenant: TenantId,

@@ -5,7 +5,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use tidings_core::ids::{Handle, NotificationId};
 use tidings_core::sandbox::{SandboxEmail, SandboxMessage};
-use tidings_core::store::{Store as _, WriteBatch};
+use tidings_core::store::{Outbox as _, Registry as _, WriteBatch};
 use tidings_core::time::Timestamp;
 use tidings_core::words::{Channel, Mode};
 use uuid::Uuid;

@@ -23,7 +23,7 @@ async fn world(processes: usize) -> Option<(World, Arc<PostgresDatabase>)> {
 
 /// Accepts through one of the processes.
 async fn accept_on(store: &PostgresStore, world: &World, items: Vec<NewNotification>) -> Vec<Result<Accepted, StoreError>> {
-    use tidings_core::store::Store as _;
+    use tidings_core::store::Outbox as _;
     let accept = items.into_iter().map(Arc::new).collect();
     store.commit(&world.rules, WriteBatch { accept, ..WriteBatch::default() }, at(0)).await.accept
 }

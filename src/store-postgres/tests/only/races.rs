@@ -167,7 +167,7 @@ async fn finishes_sweeps_and_renewals_of_the_same_rows_do_not_hang() {
     let backwards = reports.iter().rev().cloned().collect();
     let running: Vec<_> = claimed.iter().rev().map(|delivery| (delivery.id, delivery.attempt_number)).collect();
     let stores = database.handles();
-    use tidings_core::store::Store as _;
+    use tidings_core::store::Outbox as _;
 
     let (forwards, backwards, lost) = tokio::join!(
         stores[0].commit(&world.rules, WriteBatch { finish: reports, ..WriteBatch::default() }, at(2)),

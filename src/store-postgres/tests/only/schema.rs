@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use sqlx::Connection as _;
-use tidings_core::store::{Store as _, StoreError};
+use tidings_core::store::{Registry as _, Store as _, StoreError};
 use tidings_store_postgres::{Options, PostgresStore};
 
 use super::{accept_on, world};

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{ConnectOptions, Connection, query, query_scalar};
-use tidings_core::store::{Store, StoreError};
+use tidings_core::store::{Registry as _, Store, StoreError};
 use tidings_store_sqlite::{FILE_NAME, OpenError, SqliteStore};
 
 #[tokio::test]

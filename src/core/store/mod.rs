@@ -1,0 +1,93 @@
+//! The port to the database: coarse, batch-shaped commands and what they carry, one trait for each concern.
+//!
+//! A store method is one statement or one transaction. Stores select facts, call the decisions of this crate inside
+//! the transaction (`judge`, `transition`) and write what those say, guarded by version; SQL decides nothing and reads
+//! no clock. Both stores have the same files and the same order of methods.
+
+mod mailbox;
+mod outbox;
+mod reading;
+mod registry;
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+pub use mailbox::{Mailbox, SandboxFilter};
+pub use outbox::{
+    Accepted, Claimed, Grouped, KeyHolder, LaneSeen, NewDelivery, NewNotification, Outbox, StoredOutgoing, Sweep, Swept, WriteBatch,
+    WriteResults, group_by_key,
+};
+pub use reading::{Finding, Reading, StoredDelivery, StoredNotification, Violation};
+pub use registry::{ApiKey, Registry, Tenant};
+
+use crate::ids::InstanceId;
+use crate::time::Timestamp;
+
+/// What a database error carries with it.
+pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+/// Why a command did not succeed, by what the caller can do about it.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// Locked or in conflict for longer than the store is willing to wait; nothing happened.
+    #[error("the store is busy")]
+    Busy(#[source] BoxError),
+    /// No connection, or it broke before the commit; nothing happened.
+    #[error("the store could not be reached")]
+    Unreachable(#[source] BoxError),
+    /// The disk is full or the database read-only; nothing happened.
+    #[error("the store cannot be written")]
+    NotWritable(#[source] BoxError),
+    /// The connection broke during the commit: it may have happened.
+    #[error("the connection broke during the commit")]
+    CommitUnknown(#[source] BoxError),
+    /// The database refused this very item.
+    #[error("the store refused the data")]
+    Refused(#[source] BoxError),
+    /// A stored row cannot be read: it comes from a newer binary or is damaged.
+    #[error("a stored row could not be read: {0}")]
+    Unreadable(String),
+}
+
+impl StoreError {
+    /// Whether the same command may simply be given again.
+    pub const fn is_repeatable(&self) -> bool {
+        match self {
+            Self::Busy(_) | Self::Unreachable(_) | Self::NotWritable(_) => true,
+            // It may have happened: read before doing it again.
+            Self::CommitUnknown(_) | Self::Refused(_) | Self::Unreadable(_) => false,
+        }
+    }
+}
+
+/// The database behind everything. Times come in as arguments.
+#[async_trait]
+pub trait Store: Registry + Outbox + Reading + Mailbox {
+    /// What the people who run it call it: `SQLite in ./data` or `PostgreSQL at host/name`, without credentials.
+    fn describe(&self) -> String;
+
+    /// Brings the schema up to this binary's, under one lock.
+    ///
+    /// # Errors
+    /// Also when the schema says that it needs a newer binary.
+    async fn migrate(&self) -> Result<(), StoreError>;
+
+    /// The database's own time, for anchoring the process clock; `None` where the process clock is the database's.
+    ///
+    /// # Errors
+    /// When it cannot be asked.
+    async fn time(&self) -> Result<Option<Timestamp>, StoreError>;
+
+    /// Proves that something can be written, by writing it.
+    ///
+    /// # Errors
+    /// Why it cannot.
+    async fn prove_writable(&self, instance: InstanceId, now: Timestamp) -> Result<(), StoreError>;
+
+    /// Gives back what is held open. Calls that run go on.
+    async fn close(&self);
+}
+
+/// A statement and a lock wait take no longer than this (S-022).
+pub const STATEMENT_LIMIT: Duration = Duration::from_secs(2);
