@@ -83,6 +83,7 @@ async fn serve(settings: Settings, clock: Arc<StoreClock>, opened: store::Opened
 
     stop_signal().await?;
     app.readiness.stopping.store(true, Ordering::Relaxed);
+    app.wake.arrived();
     tracing::info!("stopping: no new calls, running ones get their time");
     // No load balancer watches a loopback address.
     let linger = if server.address.ip().is_loopback() { Duration::ZERO } else { app.settings.server.linger };

@@ -1,4 +1,5 @@
-//! Wake-up hints for the pump: which lanes have something due. Hints only; polling is what guarantees progress (S-024).
+//! Wake-up hints: for the pump, which lanes have something due; for calls that are held open, that something they may
+//! wait for was committed. Hints only; polling is what guarantees progress (S-024).
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -6,12 +7,14 @@ use tidings_core::ids::LaneId;
 use tidings_core::time::Timestamp;
 use tidings_store_postgres::PostgresStore;
 use tokio::sync::Notify;
+use tokio::sync::futures::Notified;
 
 /// Lanes to look at, soon or at an instant.
 #[derive(Default)]
 pub struct Wake {
     due: Mutex<Vec<(LaneId, Timestamp)>>,
     notify: Notify,
+    arrivals: Notify,
     others: Option<Arc<PostgresStore>>,
 }
 
@@ -56,6 +59,16 @@ impl Wake {
         let ripe = due.iter().filter(|(_, at)| *at <= now).map(|(lane, _)| *lane).collect();
         due.retain(|(_, at)| *at > now);
         (ripe, due.iter().map(|(_, at)| *at).min())
+    }
+
+    /// Something was committed that held calls may wait for: all of them look again.
+    pub fn arrived(&self) {
+        self.arrivals.notify_waiters();
+    }
+
+    /// Ready at the next `arrived`; one that comes between this call and the first poll counts.
+    pub fn arrival(&self) -> Notified<'_> {
+        self.arrivals.notified()
     }
 
     /// Waits for the next hint.

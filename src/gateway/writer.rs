@@ -239,6 +239,9 @@ async fn run(writer: Writer, store: Arc<dyn Store>, clock: Arc<dyn Clock>, rules
         Desk::hand_over(accepts.into_iter().zip(results.accept).map(|(accepting, result)| (accepting.desk, (accepting.reply, result))));
         answer(finishes, results.finish);
         answer(claim.into_iter().collect(), results.claim.into_iter().collect());
+        if results.sandbox.iter().any(Result::is_ok) {
+            wake.arrived();
+        }
         answer(messages, results.sandbox);
     }
     writer.lock().running -= 1;

@@ -22,6 +22,7 @@ mod docs;
 mod finds;
 mod frame;
 mod health;
+mod hold;
 mod html;
 mod message;
 mod notifications;
@@ -48,13 +49,14 @@ pub struct Api {
     app: Arc<App>,
     keys: auth::Keys,
     room: body::Room,
+    places: hold::Places,
     runtime: Handle,
 }
 
 impl Api {
     /// Handlers of this process; store calls run on the present runtime.
     pub fn new(app: Arc<App>) -> Self {
-        Self { app, keys: auth::Keys::new(), room: body::Room::new(), runtime: Handle::current() }
+        Self { app, keys: auth::Keys::new(), room: body::Room::new(), places: hold::Places::new(), runtime: Handle::current() }
     }
 
     /// Asks the store, within the budget. The call runs on the process's runtime: a connection that is opened by it

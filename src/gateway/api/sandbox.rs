@@ -19,7 +19,7 @@ use super::auth::{self, Caller, Scope};
 use super::message::{MessageId, Opened};
 use super::problem::{Code, Problem};
 use super::query::Query;
-use super::{Api, json};
+use super::{Api, hold, json};
 
 const USUAL_LIMIT: usize = 50;
 const MOST: usize = 200;
@@ -31,7 +31,8 @@ const PAGE_BYTES: usize = 8 << 20;
 /// `GET /v1/sandbox/messages`
 pub(super) async fn list(http: HttpRequest, api: web::Data<Api>) -> Result<HttpResponse, Problem> {
     let caller = caller(&api, &http).await?;
-    let query = Query::read(&http, &["to", "channel", "notification_id", "idempotency_key", "limit", "after"])?;
+    let query = Query::read(&http, &["to", "channel", "notification_id", "idempotency_key", "limit", "after", "wait"])?;
+    let patience = hold::patience(&query)?;
     let address: Option<EmailAddress> = query.parsed("to", "an email address")?;
     let limit = query.parsed("limit", "a number from 1 to 200")?.unwrap_or(USUAL_LIMIT);
     if !(1..=MOST).contains(&limit) {
@@ -52,7 +53,8 @@ pub(super) async fn list(http: HttpRequest, api: web::Data<Api>) -> Result<HttpR
         let view = Opened::open(&api.app.keyring, message).map(|opened| opened.view()).ok()?;
         serde_json::value::to_raw_value(&view).ok()
     };
-    let (items, last) = newest(&api, caller.tenant, Some(caller.mode), filter, limit, as_json, |item| item.get().len()).await?;
+    let ask = async || newest(&api, caller.tenant, Some(caller.mode), filter.clone(), limit, as_json, |item| item.get().len()).await;
+    let (items, last) = hold::until_there(&api, patience, |(items, _)| items.is_empty(), ask).await?;
     let page = Page { items, next: last.map(|last| binding.write(&api, last)) };
     Ok(json(HttpResponse::Ok(), serde_json::to_vec(&page).expect("texts and lists always have a JSON form")))
 }

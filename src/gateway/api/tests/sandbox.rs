@@ -5,7 +5,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use tidings_core::ids::{Handle, NotificationId};
 use tidings_core::sandbox::{SandboxEmail, SandboxMessage};
-use tidings_core::store::{Outbox as _, Registry as _, WriteBatch};
+use tidings_core::store::Registry as _;
 use tidings_core::time::Timestamp;
 use tidings_core::words::{Channel, Mode};
 use uuid::Uuid;
@@ -37,8 +37,7 @@ async fn keep(rig: &Rig, number: u8, to: &str, subject: &str, html: &str) -> Str
         envelope_to: vec![to.to_owned()],
         body: sealed::seal_sandbox(&rig.app.keyring, id, &serde_json::to_vec(&email).unwrap()),
     };
-    let batch = WriteBatch { sandbox: vec![message], ..WriteBatch::default() };
-    rig.store.commit(&rig.app.rules, batch, received_at).await.sandbox.remove(0).unwrap();
+    rig.app.writer.keep(message).await.unwrap();
     format!("msg_{}", id.simple())
 }
 
@@ -125,4 +124,21 @@ async fn the_page_asks_for_a_key_elsewhere() {
     let elsewhere = Uuid::from_u128(1);
     let nothing = TestRequest::get().uri(&format!("/sandbox/msg_{}", elsewhere.simple())).insert_header(("host", "127.0.0.1"));
     assert_eq!(rig.raw(nothing).await.status, 401);
+}
+
+#[actix_web::test]
+async fn a_held_call_is_answered_when_its_message_comes() {
+    let rig = Rig::start(Accounts::SandboxOnly, "").await;
+    keep(&rig, 1, "ada@example.com", "s", "t").await;
+    let held = ids(&rig, "?to=eve@example.com&wait=60s");
+    let (held, kept) = tokio::join!(held, async {
+        keep(&rig, 2, "bob@example.com", "s", "t").await;
+        keep(&rig, 3, "eve@example.com", "s", "t").await
+    });
+    assert_eq!(held, (vec![kept], None));
+    assert_eq!(ids(&rig, "?to=nobody@example.com&wait=10ms").await, (vec![], None));
+    for wrong in ["61s", "soon", "-1s", ""] {
+        let answer = rig.get(&format!("/v1/sandbox/messages?wait={wrong}")).await;
+        assert_eq!((answer.status, answer.code().as_str()), (422, "invalid_field"), "{wrong}");
+    }
 }
