@@ -43,10 +43,14 @@ pub(crate) async fn audit(
     .map_err(store_error)?;
     note(Violation::RecordWithoutQueue, found.count, found.sample);
 
-    // The first 29 of 32 digits are the notification's; the last three are the delivery's ordinal.
+    // The first 29 of 32 digits are the notification's; the last three are the delivery's ordinal. Tenants are those of
+    // the notifications themselves, found one by one in the primary key.
     let found = query!(
-        r#"SELECT count(*) AS "count!: i64", min(n.id) AS "sample: Uuid"
-           FROM tenants t CROSS JOIN notifications n ON n.tenant_id = t.id AND n.id BETWEEN ?1 AND ?2
+        r#"WITH RECURSIVE t (id) AS (
+             SELECT min(tenant_id) FROM notifications
+             UNION ALL SELECT (SELECT min(n.tenant_id) FROM notifications n WHERE n.tenant_id > t.id) FROM t WHERE t.id IS NOT NULL)
+           SELECT count(*) AS "count!: i64", min(n.id) AS "sample: Uuid"
+           FROM t CROSS JOIN notifications n ON n.tenant_id = t.id AND n.id BETWEEN ?1 AND ?2
            LEFT JOIN (SELECT substr(hex(d.id), 1, 29) AS stem, count(*) AS held FROM deliveries d WHERE d.id BETWEEN ?1 AND ?2 GROUP BY 1) x
              ON x.stem = substr(hex(n.id), 1, 29)
            WHERE n.delivery_count <> COALESCE(x.held, 0)"#,

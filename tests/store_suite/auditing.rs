@@ -31,6 +31,13 @@ pub async fn each_broken_relation_is_named(world: &World) {
     world.sql(&format!("DELETE FROM queue WHERE id = {}", world.db.id(id.as_uuid()))).await;
     assert_eq!(found(world).await, [(Violation::RecordWithoutQueue, 1), (Violation::DeliveriesMissing, 1)]);
 
+    let id = world.taken(world.email("tenant-gone")).await;
+    let (row, notification) = (world.db.id(id.as_uuid()), world.db.id(id.notification().as_uuid()));
+    world.sql(&format!("DELETE FROM queue WHERE id = {row}")).await;
+    world.sql(&format!("DELETE FROM deliveries WHERE id = {row}")).await;
+    world.sql(&format!("UPDATE notifications SET tenant_id = 32000 WHERE id = {notification}")).await;
+    assert_eq!(found(world).await, [(Violation::RecordWithoutQueue, 1), (Violation::DeliveriesMissing, 2)]);
+
     world.dispatched("lease-overdue", at(1)).await;
     let overdue = world.store.audit(at(-3_600), at(3_600), at(62)).await.unwrap();
     assert!(overdue.iter().any(|finding| finding.violation == Violation::LeaseOverdue && finding.count == 1), "{overdue:?}");
