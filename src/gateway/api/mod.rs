@@ -24,6 +24,7 @@ mod frame;
 mod health;
 mod hold;
 mod html;
+mod list;
 mod message;
 mod notifications;
 mod page;

@@ -3,10 +3,6 @@
 
 use actix_web::http::header::{self, HeaderValue};
 use actix_web::{HttpRequest, HttpResponse, web};
-use base64::Engine as _;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use serde::Serialize;
-use serde_json::value::RawValue;
 use tidings_core::address::EmailAddress;
 use tidings_core::ids::TenantId;
 use tidings_core::sandbox::SandboxMessage;
@@ -16,13 +12,12 @@ use url::form_urlencoded;
 use uuid::Uuid;
 
 use super::auth::{self, Caller, Scope};
+use super::list::{Cursors, Page, Part};
 use super::message::{MessageId, Opened};
-use super::problem::{Code, Problem};
+use super::problem::Problem;
 use super::query::Query;
 use super::{Api, hold, json};
 
-const USUAL_LIMIT: usize = 50;
-const MOST: usize = 200;
 /// Messages may be large: this many are held at a time.
 const CHUNK: usize = 10;
 /// A page ends early where it has become this large.
@@ -34,10 +29,7 @@ pub(super) async fn list(http: HttpRequest, api: web::Data<Api>) -> Result<HttpR
     let query = Query::read(&http, &["to", "channel", "notification_id", "idempotency_key", "limit", "after", "wait"])?;
     let patience = hold::patience(&query)?;
     let address: Option<EmailAddress> = query.parsed("to", "an email address")?;
-    let limit = query.parsed("limit", "a number from 1 to 200")?.unwrap_or(USUAL_LIMIT);
-    if !(1..=MOST).contains(&limit) {
-        return Err(Problem::new(Code::InvalidField, "the parameter limit must be a number from 1 to 200"));
-    }
+    let part = Part::read(&query)?;
     let mut filter = SandboxFilter {
         to: address.map(|address| address.canonical()),
         channel: query.parsed("channel", "email, sms or push")?,
@@ -46,17 +38,19 @@ pub(super) async fn list(http: HttpRequest, api: web::Data<Api>) -> Result<HttpR
         before: None,
         limit: 0,
     };
-    let binding = Binding::new(&caller, &filter);
-    filter.before = query.get("after").map(|cursor| binding.read(&api, cursor)).transpose()?;
+    let channel = filter.channel.map(|channel| channel.as_str());
+    let notification = filter.notification.map(|id| id.to_string());
+    let binding = (&filter.to, channel, notification, &filter.idempotency_key);
+    let cursors = Cursors::new(&api.app.keyring, &caller, "sandbox", &binding);
+    filter.before = part.after.map(|cursor| cursors.read(&cursor)).transpose()?;
 
     let as_json = |message: SandboxMessage| {
         let view = Opened::open(&api.app.keyring, message).map(|opened| opened.view()).ok()?;
         serde_json::value::to_raw_value(&view).ok()
     };
-    let ask = async || newest(&api, caller.tenant, Some(caller.mode), filter.clone(), limit, as_json, |item| item.get().len()).await;
+    let ask = async || newest(&api, caller.tenant, Some(caller.mode), filter.clone(), part.limit, as_json, |item| item.get().len()).await;
     let (items, last) = hold::until_there(&api, patience, |(items, _)| items.is_empty(), ask).await?;
-    let page = Page { items, next: last.map(|last| binding.write(&api, last)) };
-    Ok(json(HttpResponse::Ok(), serde_json::to_vec(&page).expect("texts and lists always have a JSON form")))
+    Ok(Page { items, next: last.map(|last| cursors.write(&last)) }.answer())
 }
 
 /// `GET /v1/sandbox/messages/{id}`
@@ -148,41 +142,5 @@ pub(super) async fn newest<T>(
         if seen >= limit || bytes >= PAGE_BYTES {
             return Ok((items, taken));
         }
-    }
-}
-
-#[derive(Serialize)]
-struct Page {
-    items: Vec<Box<RawValue>>,
-    next: Option<String>,
-}
-
-/// What a cursor belongs to: whose list it is, and which filter made it (S-199).
-struct Binding(Vec<u8>);
-
-impl Binding {
-    fn new(caller: &Caller, filter: &SandboxFilter) -> Self {
-        let channel = filter.channel.map(|channel| channel.as_str());
-        let notification = filter.notification.map(|id| id.to_string());
-        let parts = (caller.tenant, caller.mode, &filter.to, channel, notification, &filter.idempotency_key);
-        Self(serde_json::to_vec(&("sandbox", parts)).expect("texts and numbers always have a JSON form"))
-    }
-
-    fn tag(&self, api: &Api, position: Uuid) -> [u8; 16] {
-        let tag = api.app.keyring.cursor_tag(&[position.as_bytes().as_slice(), &self.0].concat());
-        *tag.first_chunk().expect("a tag has 32 bytes")
-    }
-
-    fn write(&self, api: &Api, position: Uuid) -> String {
-        URL_SAFE_NO_PAD.encode([position.into_bytes(), self.tag(api, position)].concat())
-    }
-
-    fn read(&self, api: &Api, cursor: &str) -> Result<Uuid, Problem> {
-        let bytes: Option<[u8; 32]> = URL_SAFE_NO_PAD.decode(cursor).ok().and_then(|bytes| bytes.try_into().ok());
-        let position = bytes.and_then(|bytes| {
-            let position = Uuid::from_slice(&bytes[..16]).ok()?;
-            (self.tag(api, position) == bytes[16..]).then_some(position)
-        });
-        position.ok_or_else(|| Problem::new(Code::BadCursor, "the parameter after is not a cursor of this list and filter"))
     }
 }
