@@ -15,6 +15,8 @@ use crate::config::{self, MissingSecrets, Settings, Severity, Sources};
 use crate::{keys, logging, serve, store};
 
 mod health;
+mod http;
+mod messages;
 mod report;
 
 /// How long a command that somebody waits for tries to reach the store.
@@ -45,6 +47,10 @@ enum Command {
     },
     /// Ask the server on this machine whether it is ready: exit code 0 yes, 1 no
     Health,
+    /// Send one message through a running server
+    Send(messages::Send),
+    /// Say how a message stands
+    Status(messages::Status),
     /// API keys
     Keys {
         #[command(subcommand)]
@@ -119,6 +125,8 @@ pub fn main() -> anyhow::Result<ExitCode> {
             let key = runtime()?.block_on(create_key(&load(config)?, &tenant, &name, kind, &scopes))?;
             println!("{key}");
         }
+        Command::Send(command) => runtime()?.block_on(command.run(config))?,
+        Command::Status(command) => runtime()?.block_on(command.run(config))?,
         Command::Migrate => runtime()?.block_on(migrate(&load(config)?))?,
     }
     Ok(ExitCode::SUCCESS)

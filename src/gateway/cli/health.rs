@@ -23,7 +23,7 @@ pub(super) fn ask(bind: SocketAddr) -> anyhow::Result<()> {
 }
 
 /// Where a server that listens on `bind` can be reached from here.
-fn reachable(bind: SocketAddr) -> anyhow::Result<SocketAddr> {
+pub(super) fn reachable(bind: SocketAddr) -> anyhow::Result<SocketAddr> {
     if bind.port() == 0 {
         bail!("server.bind leaves the port open, so that nobody can know which one it is");
     }
