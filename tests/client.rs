@@ -116,3 +116,10 @@ async fn read(response: reqwest::Response) -> Result<Answer, reqwest::Error> {
 pub fn email(to: &str, subject: &str) -> Value {
     json!({"to": to, "email": {"from": "Shop <shop@example.com>", "subject": subject, "text": "It works."}})
 }
+
+/// A plain email of this category, which is its subject too.
+pub fn of_category(category: &str, to: &str) -> Value {
+    let mut body = email(to, category);
+    body["category"] = json!(category);
+    body
+}

@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
+use crate::client::Client;
+
 /// How to start a gateway.
 #[derive(Clone)]
 pub struct Launch {
@@ -109,6 +111,11 @@ impl Gateway {
     pub fn api_key(&self) -> String {
         let path = self.directory.join("data/api-key");
         std::fs::read_to_string(&path).expect("the first start wrote a key").trim().to_owned()
+    }
+
+    /// An application with the first key.
+    pub fn client(&self) -> Client {
+        Client::new(&self.url().expect("it is ready"), &self.api_key())
     }
 
     /// Everything it has printed.

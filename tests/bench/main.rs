@@ -9,7 +9,6 @@ mod load;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use tidings_tests::client::Client;
 use tidings_tests::postgres::TestPostgres;
 use tidings_tests::process::Launch;
 use tidings_tests::smtp_peer::{Behaviour, ScriptedSmtp};
@@ -111,7 +110,7 @@ async fn idle(binary: &Path, store: &StoreUnderTest) -> (f64, f64) {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let sink = ScriptedSmtp::start(Behaviour::sink()).await;
     let gateway = launch(binary, directory.path(), store).config(&smtp_account(&sink)).start();
-    let client = Client::new(&gateway.url().expect("it is ready"), &gateway.api_key());
+    let client = gateway.client();
     let body: serde_json::Value = serde_json::from_str(load::BODY).expect("the body is JSON");
     let mut times = Vec::new();
     for n in 0..IDLE_MESSAGES {

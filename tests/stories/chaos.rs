@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use rand::RngExt as _;
-use tidings_tests::client::{Client, email};
+use tidings_tests::client::email;
 use tidings_tests::on_both_databases;
 use tidings_tests::smtp_peer::{Behaviour, ScriptedSmtp};
 use tidings_tests::stage::{Stage, smtp_account};
@@ -29,7 +29,7 @@ async fn kills_at_random_moments_lose_nothing_and_hide_no_double(stage: Stage) {
 
     for round in 0..ROUNDS {
         let gateway = launch.start();
-        let client = Client::new(&gateway.url().expect("it is ready"), &gateway.api_key());
+        let client = gateway.client();
         let is_over = Arc::new(AtomicBool::new(false));
         let callers: Vec<_> = (0..CALLERS)
             .map(|_| {
@@ -52,7 +52,7 @@ async fn kills_at_random_moments_lose_nothing_and_hide_no_double(stage: Stage) {
     }
 
     let gateway = launch.start();
-    let client = Client::new(&gateway.url().expect("it is ready"), &gateway.api_key());
+    let client = gateway.client();
     let mut sends: HashMap<String, usize> = HashMap::new();
     let (mut flagged, mut doubled) = (0, 0);
     let total = posted.load(Ordering::Relaxed);

@@ -47,7 +47,7 @@ async fn a_crash_at_any_boundary_loses_nothing_and_tells_of_doubles(stage: Stage
         assert!(died.is_some(), "{boundary} was not reached:\n{}", doomed.log());
 
         let gateway = launch.start();
-        let client = Client::new(&gateway.url().expect("it is ready"), &gateway.api_key());
+        let client = gateway.client();
         let known = client.by_key(&key).await.status;
         assert_eq!(known, if *boundary == "accept.before_commit" { 404 } else { 200 }, "{boundary}");
         let answer = client.post(&key, &body).await;

@@ -3,9 +3,9 @@
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use tidings_tests::client::{Client, email};
+use tidings_tests::client::of_category;
 use tidings_tests::on_both_databases;
-use tidings_tests::process::{Gateway, Launch};
+use tidings_tests::process::Launch;
 use tidings_tests::smtp_peer::{Act, Behaviour, Phase, ScriptedSmtp};
 use tidings_tests::stage::{Stage, sends_of, smtp_account};
 
@@ -42,16 +42,6 @@ impl Pair {
     }
 }
 
-fn client_of(gateway: &Gateway) -> Client {
-    Client::new(&gateway.url().expect("it is ready"), &gateway.api_key())
-}
-
-fn of_category(category: &str, to: &str) -> Value {
-    let mut body = email(to, category);
-    body["category"] = json!(category);
-    body
-}
-
 fn text<'a>(value: &'a Value, name: &str) -> &'a str {
     value[name].as_str().unwrap_or_default()
 }
@@ -81,7 +71,7 @@ async fn a_code_moves_to_the_next_account_at_once(stage: Stage) {
     let pair = Pair::new(&stage, Behaviour::default().always(Phase::Rcpt, Act::reply("451 4.3.0 Try later")), Behaviour::default()).await;
     let Pair { a, b, launch } = pair;
     let gateway = launch.start();
-    let client = client_of(&gateway);
+    let client = gateway.client();
     for (round, answered) in [("answered", true), ("unreachable", false)] {
         for n in 0..5 {
             client.post(&format!("{round}-{n}"), &of_category("login-code", "ada@example.com")).await;
@@ -106,7 +96,7 @@ async fn a_code_that_every_account_puts_off_is_spread_over_its_time(stage: Stage
     let refusing = || Behaviour::default().always(Phase::Rcpt, Act::reply("451 4.3.0 Try later"));
     let Pair { a, b, launch } = Pair::new(&stage, refusing(), refusing()).await;
     let gateway = launch.start();
-    let client = client_of(&gateway);
+    let client = gateway.client();
     client.post("code", &of_category("login-code", "ada@example.com")).await;
     let is_answered = |status: &_| attempts(status).len() >= 2 && attempts(status)[1].1 != "in_flight";
     let asked_both = client.until("code", PATIENCE, is_answered).await;
@@ -123,7 +113,7 @@ async fn a_code_that_finds_no_account_up_hammers_none(stage: Stage) {
     let down = || Behaviour::default().always(Phase::Greeting, Act::reply("421 4.3.2 too busy"));
     let Pair { a, b, launch } = Pair::new(&stage, down(), down()).await;
     let gateway = launch.start();
-    let client = client_of(&gateway);
+    let client = gateway.client();
     client.post("code", &of_category("login-code", "ada@example.com")).await;
     tokio::time::sleep(Duration::from_secs(1)).await;
     let calls = a.connections() + b.connections();
@@ -140,7 +130,7 @@ async fn a_receipt_moves_to_the_next_account_at_its_next_try(stage: Stage) {
     let refusing = Behaviour::default().always(Phase::Rcpt, Act::reply("451 4.3.0 Try later"));
     let Pair { a, b, launch } = Pair::new(&stage, refusing, Behaviour::default()).await;
     let gateway = launch.start();
-    let client = client_of(&gateway);
+    let client = gateway.client();
     for n in 0..5 {
         client.post(&format!("receipt-{n}"), &of_category("receipt", "ada@example.com")).await;
     }
@@ -164,7 +154,7 @@ async fn an_account_with_a_wrong_password_is_left_out_and_costs_no_attempt(stage
     let account = format!("{}username = \"shop\"\npassword = {{ env = \"RELAY_PASSWORD\" }}\n", smtp_account("a", &a));
     let launch = stage.launch(BINARY).config(RULES).config("[retry.transactional]\nattempts = 1\n[retry.critical]\nattempts = 1");
     let gateway = launch.config(&account).config(&smtp_account("b", &b)).env("RELAY_PASSWORD", "wrong").start();
-    let client = client_of(&gateway);
+    let client = gateway.client();
     let category = |n: usize| if n.is_multiple_of(2) { "receipt" } else { "login-code" };
     for n in 0..80 {
         client.post(&format!("parked-{n}"), &of_category(category(n), "ada@example.com")).await;
@@ -195,7 +185,7 @@ async fn a_throttled_account_is_silent_as_long_as_it_asked_and_the_other_goes_on
     let quota = Behaviour::default().once(Phase::Mail, Act::reply("454 4.7.0 Throttling failure: Daily message quota exceeded."));
     let Pair { a, b, launch } = Pair::new(&stage, quota, Behaviour::default()).await;
     let gateway = launch.start();
-    let client = client_of(&gateway);
+    let client = gateway.client();
     client.post("throttled", &of_category("receipt", "ada@example.com")).await;
     let status = client.until_closed("throttled", PATIENCE).await;
     let silent_since = Instant::now();
@@ -220,7 +210,7 @@ async fn a_message_that_may_have_been_taken_stays_until_its_hold_is_over(stage: 
     let stage = stage.faster(60);
     let Pair { a, b, launch } = Pair::new(&stage, Behaviour::default().always(Phase::Dot, Act::Drop), Behaviour::default()).await;
     let gateway = launch.config("[ambiguity.transactional]\nhold = \"3m\"\n[ambiguity.critical]\nhold = \"3m\"").start();
-    let client = client_of(&gateway);
+    let client = gateway.client();
     for category in ["receipt", "login-code"] {
         client.post(category, &of_category(category, &format!("{category}@example.com"))).await;
     }
@@ -245,7 +235,7 @@ async fn a_refused_sender_tries_the_next_account_and_fails_behind_the_last(stage
     let refusing = || Behaviour::default().always(Phase::Mail, Act::reply("550 5.7.1 Sender address rejected"));
     let Pair { a, b, launch } = Pair::new(&stage, refusing(), Behaviour::default()).await;
     let gateway = launch.start();
-    let client = client_of(&gateway);
+    let client = gateway.client();
     for category in ["receipt", "login-code"] {
         client.post(&format!("moves-{category}"), &of_category(category, "ada@example.com")).await;
         let status = client.until_closed(&format!("moves-{category}"), PATIENCE).await;
@@ -266,7 +256,7 @@ async fn a_refused_recipient_is_nobody_elses_business(stage: Stage) {
     let refusing = Behaviour::default().recipient("gone@example.com", "550 5.1.1 User unknown");
     let Pair { a, b, launch } = Pair::new(&stage, refusing, Behaviour::default()).await;
     let gateway = launch.start();
-    let client = client_of(&gateway);
+    let client = gateway.client();
     for category in ["receipt", "login-code"] {
         client.post(category, &of_category(category, "gone@example.com")).await;
         let status = client.until_closed(category, PATIENCE).await;
@@ -285,7 +275,7 @@ async fn a_message_goes_by_an_account_that_may_send_as_its_author(stage: Stage) 
     };
     let launch = stage.launch(BINARY).config(RULES).config(&account("a", &a, "example.org")).config(&account("b", &b, "example.com"));
     let gateway = launch.start();
-    let client = client_of(&gateway);
+    let client = gateway.client();
     for (key, domain) in [("org", "example.org"), ("com", "example.com")] {
         let mut body = of_category("receipt", "ada@example.net");
         body["email"]["from"] = json!(format!("shop@{domain}"));

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use tidings_tests::client::{Client, email};
+use tidings_tests::client::email;
 use tidings_tests::on_both_databases;
 use tidings_tests::smtp_peer::{Act, Behaviour, Phase, ScriptedSmtp};
 use tidings_tests::stage::{Stage, sends_of, smtp_account};
@@ -53,7 +53,7 @@ async fn each_fault_leads_where_it_should_and_no_further(stage: Stage) {
     let peer = ScriptedSmtp::start(Behaviour::default()).await;
     let launch = stage.launch(BINARY).config(&smtp_account("relay", &peer)).config("[ambiguity.transactional]\nhold = \"2m\"");
     let gateway = launch.start();
-    let client = Client::new(&gateway.url().expect("it is ready"), &gateway.api_key());
+    let client = gateway.client();
 
     for fault in faults() {
         // A fresh connection, so that a fault of its first phases is met.

@@ -23,10 +23,6 @@ on_both_databases!(
     a_message_keeps_the_class_that_it_was_accepted_with,
 );
 
-fn client_of(gateway: &Gateway) -> Client {
-    Client::new(&gateway.url().expect("it is ready"), &gateway.api_key())
-}
-
 /// The bytes of a POST under a key.
 fn request(gateway: &Gateway, key: &str, body: &Value) -> Vec<u8> {
     let (authorization, body) = (gateway.api_key(), body.to_string());
@@ -47,7 +43,7 @@ async fn connect(gateway: &Gateway) -> TcpStream {
 async fn a_caller_who_hangs_up_after_the_request_has_sent_it_once(stage: Stage) {
     let peer = ScriptedSmtp::start(Behaviour::default()).await;
     let gateway = stage.launch(BINARY).config(&smtp_account("relay", &peer)).start();
-    let client = client_of(&gateway);
+    let client = gateway.client();
     for n in 0..CALLERS {
         let mut stream = connect(&gateway).await;
         stream
@@ -71,7 +67,7 @@ async fn a_caller_who_hangs_up_after_the_request_has_sent_it_once(stage: Stage) 
 async fn a_caller_who_hangs_up_within_the_body_has_sent_nothing(stage: Stage) {
     let peer = ScriptedSmtp::start(Behaviour::default()).await;
     let gateway = stage.launch(BINARY).config(&smtp_account("relay", &peer)).start();
-    let client = client_of(&gateway);
+    let client = gateway.client();
     let lost = email("lost@example.com", "This one breaks off");
     for n in 0..CALLERS {
         let bytes = request(&gateway, &format!("half-{n}"), &lost);
@@ -96,7 +92,7 @@ async fn a_caller_who_hangs_up_within_the_body_has_sent_nothing(stage: Stage) {
 async fn a_caller_who_breaks_off_has_sent_all_of_it_or_nothing(stage: Stage) {
     let peer = ScriptedSmtp::start(Behaviour::default()).await;
     let gateway = stage.launch(BINARY).config(&smtp_account("relay", &peer)).start();
-    let client = client_of(&gateway);
+    let client = gateway.client();
     let body = json!({"to": ["ada@example.com", "bob@example.com"], "email": {"subject": "Hello", "text": "It works."}});
     for n in 0..CALLERS {
         let mut stream = connect(&gateway).await;
@@ -128,7 +124,7 @@ async fn a_key_gets_its_first_answer_however_the_message_ended(stage: Stage) {
     let rules = "[categories.newsletter]\nclass = \"bulk\"\n[categories.receipt]\n[ambiguity.bulk]\nhold = \"1m\"\n[retry.transactional]\nattempts = 1";
     let launch = stage.launch(BINARY).config(&smtp_account("relay", &peer)).config(rules);
     let gateway = launch.start();
-    let client = client_of(&gateway);
+    let client = gateway.client();
     let of = |category: &str, to: &str, expires_in: &str| {
         let mut body = email(to, "Hello");
         body["category"] = json!(category);
@@ -157,7 +153,7 @@ async fn a_key_gets_its_first_answer_however_the_message_ended(stage: Stage) {
     replays_are_first(&client, &stories, &first).await;
     gateway.kill();
     let gateway = launch.start();
-    replays_are_first(&client_of(&gateway), &stories, &first).await;
+    replays_are_first(&gateway.client(), &stories, &first).await;
     assert_eq!(peer.taken(), taken, "a replay sends nothing");
 }
 
@@ -181,13 +177,13 @@ async fn a_message_keeps_the_class_that_it_was_accepted_with(stage: Stage) {
     now.as_object_mut().expect("a body is an object").remove("send_in");
 
     let gateway = configured("bulk").start();
-    let client = client_of(&gateway);
+    let client = gateway.client();
     let first = client.post("before", &later).await;
     assert_eq!((first.status, first.json()["class"].as_str()), (202, Some("bulk")), "{}", first.text);
     gateway.kill();
 
     let gateway = configured("critical").start();
-    let client = client_of(&gateway);
+    let client = gateway.client();
     let again = client.post("before", &later).await;
     assert_eq!((again.header("idempotent-replayed"), &again.text), (Some("true"), &first.text));
     assert_eq!(client.post("after", &now).await.json()["class"], "critical");

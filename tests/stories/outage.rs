@@ -6,17 +6,12 @@ use std::process::Command;
 use std::time::Duration;
 
 use tidings_tests::client::{Client, email};
-use tidings_tests::process::Gateway;
 use tidings_tests::proxy::{Flow, Proxy};
 use tidings_tests::smtp_peer::{Act, Behaviour, Phase, ScriptedSmtp};
 use tidings_tests::stage::{Stage, smtp_account};
 
 const BINARY: &str = env!("CARGO_BIN_EXE_tidings");
 const PATIENCE: Duration = Duration::from_secs(60);
-
-fn client_of(gateway: &Gateway) -> Client {
-    Client::new(&gateway.url().expect("it is ready"), &gateway.api_key())
-}
 
 async fn until_ready_is(client: &Client, status: u16, patience: Duration) {
     let reached = async {
@@ -42,7 +37,7 @@ async fn a_database_that_goes_away_loses_nothing_and_sends_nothing_twice() {
     let (proxy, url) = proxied(&stage).await;
     let peer = ScriptedSmtp::start(Behaviour::default()).await;
     let gateway = stage.launch(BINARY).env("TIDINGS__STORE__URL", &url).config(&smtp_account("relay", &peer)).start();
-    let client = client_of(&gateway);
+    let client = gateway.client();
 
     // The relay has the first message and answers only when the database is gone (S-039).
     peer.behave(|behaviour| behaviour.once(Phase::Dot, Act::Silence));
@@ -77,7 +72,7 @@ async fn a_lost_commit_reply_converges_on_one_notification() {
     let (proxy, url) = proxied(&stage).await;
     let peer = ScriptedSmtp::start(Behaviour::default()).await;
     let gateway = stage.launch(BINARY).env("TIDINGS__STORE__URL", &url).config(&smtp_account("relay", &peer)).start();
-    let client = client_of(&gateway);
+    let client = gateway.client();
     assert_eq!(client.post("warm", &email("ada@example.com", "warm")).await.status, 202);
     client.until_closed("warm", PATIENCE).await;
 
@@ -119,7 +114,7 @@ async fn a_read_only_database_is_told_and_recovered_from() {
     let Some(stage) = Stage::postgres().await else { return };
     let peer = ScriptedSmtp::start(Behaviour::default()).await;
     let gateway = stage.launch(BINARY).config(&smtp_account("relay", &peer)).start();
-    let client = client_of(&gateway);
+    let client = gateway.client();
     assert_eq!(client.post("before", &email("ada@example.com", "before")).await.status, 202);
     client.until_closed("before", PATIENCE).await;
 
@@ -164,7 +159,7 @@ async fn a_full_disk_is_told_and_recovered_from() {
     };
     let peer = ScriptedSmtp::start(Behaviour::default()).await;
     let gateway = stage.launch(BINARY).config(&smtp_account("relay", &peer)).start();
-    let client = client_of(&gateway);
+    let client = gateway.client();
     let big = |n: usize| email(&format!("ada{n}@example.com"), &format!("message {n}"));
     assert_eq!(client.post("full-0", &big(0)).await.status, 202);
     client.until_closed("full-0", PATIENCE).await;

@@ -3,9 +3,9 @@
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
-use tidings_tests::client::{Client, email};
+use tidings_tests::client::{email, of_category};
 use tidings_tests::on_both_databases;
-use tidings_tests::process::{Gateway, Launch};
+use tidings_tests::process::Launch;
 use tidings_tests::smtp_peer::{Act, Behaviour, Phase, ScriptedSmtp};
 use tidings_tests::stage::{Stage, sends_of, smtp_account};
 
@@ -35,16 +35,6 @@ async fn with_relay(stage: &Stage, behaviour: Behaviour) -> (ScriptedSmtp, Launc
     (peer, launch)
 }
 
-fn client_of(gateway: &Gateway) -> Client {
-    Client::new(&gateway.url().expect("it is ready"), &gateway.api_key())
-}
-
-fn of_category(category: &str, to: &str) -> Value {
-    let mut body = email(to, category);
-    body["category"] = json!(category);
-    body
-}
-
 fn delivery_id(status: &Value) -> &str {
     status["deliveries"][0]["id"].as_str().expect("a delivery has an id")
 }
@@ -57,7 +47,7 @@ fn outcomes(status: &Value) -> Vec<&str> {
 async fn a_message_reaches_the_relay_once_and_its_key_tells_so(stage: Stage) {
     let (peer, launch) = with_relay(&stage, Behaviour::default()).await;
     let gateway = launch.start();
-    let client = client_of(&gateway);
+    let client = gateway.client();
 
     let first = client.post("order-1", &email("Ada Lovelace <ada@example.com>", "Ihre Bestellung ist da: Grüße")).await;
     assert_eq!((first.status, first.json()["status"].as_str()), (202, Some("processing")));
@@ -89,7 +79,7 @@ async fn a_greylisted_message_waits_and_is_tried_again(stage: Stage) {
     let greylisted = Behaviour::default().once(Phase::Rcpt, Act::reply("450 4.2.0 Greylisted, try again in 5 minutes"));
     let (peer, launch) = with_relay(&stage, greylisted).await;
     let gateway = launch.start();
-    let client = client_of(&gateway);
+    let client = gateway.client();
     let posted = Instant::now();
     assert_eq!(client.post("grey", &email("ada@example.com", "Hello")).await.status, 202);
     let status = client.until_closed("grey", PATIENCE).await;
@@ -101,7 +91,7 @@ async fn a_greylisted_message_waits_and_is_tried_again(stage: Stage) {
 async fn a_refused_recipient_ends_at_the_first_attempt(stage: Stage) {
     let (peer, launch) = with_relay(&stage, Behaviour::default().recipient("gone@example.com", "550 5.1.1 User unknown")).await;
     let gateway = launch.start();
-    let client = client_of(&gateway);
+    let client = gateway.client();
     client.post("gone", &email("gone@example.com", "Hello")).await;
     let status = client.until_closed("gone", PATIENCE).await;
     let delivery = &status["deliveries"][0];
@@ -114,7 +104,7 @@ async fn a_silent_relay_gets_what_the_class_says(stage: Stage) {
     let stage = stage.faster(240);
     let (peer, launch) = with_relay(&stage, Behaviour::default().always(Phase::Dot, Act::Silence)).await;
     let gateway = launch.start();
-    let client = client_of(&gateway);
+    let client = gateway.client();
     for (category, sends) in [("receipt", 2), ("newsletter", 1)] {
         client.post(category, &of_category(category, "ada@example.com")).await;
         let status = client.until_closed(category, Duration::from_secs(90)).await;
@@ -130,7 +120,7 @@ async fn a_code_that_finds_nobody_expires_and_is_not_sent_late(stage: Stage) {
     let stage = stage.faster(120);
     let (peer, launch) = with_relay(&stage, Behaviour::default().always(Phase::Greeting, Act::reply("421 4.3.2 too busy"))).await;
     let gateway = launch.start();
-    let client = client_of(&gateway);
+    let client = gateway.client();
     client.post("code", &of_category("login-code", "ada@example.com")).await;
     let status = client.until_closed("code", PATIENCE).await;
     let delivery = &status["deliveries"][0];
@@ -146,12 +136,12 @@ async fn a_message_for_later_survives_a_restart_and_goes_out_when_due(stage: Sta
     body["send_in"] = json!("4s");
     let gateway = launch.start();
     let posted = Instant::now();
-    let answer = client_of(&gateway).post("later", &body).await;
+    let answer = gateway.client().post("later", &body).await;
     assert_eq!((answer.status, answer.json()["status"].as_str()), (202, Some("scheduled")));
     gateway.kill();
 
     let gateway = launch.start();
-    let client = client_of(&gateway);
+    let client = gateway.client();
     assert_eq!(client.by_key("later").await.json()["deliveries"][0]["wait_reason"], "scheduled");
     peer.until(|peer| peer.taken() == 1).await;
     let waited = posted.elapsed();
@@ -162,7 +152,7 @@ async fn a_message_for_later_survives_a_restart_and_goes_out_when_due(stage: Sta
 async fn a_weekend_of_downtime_sends_what_still_makes_sense(stage: Stage) {
     let (peer, launch) = with_relay(&stage, Behaviour::default()).await;
     let gateway = launch.start();
-    let client = client_of(&gateway);
+    let client = gateway.client();
     for (key, category, due) in [("promotion", "newsletter", "20h"), ("invoice", "receipt", "20h"), ("reminder", "receipt", "71h")] {
         let mut body = of_category(category, "ada@example.com");
         body["send_in"] = json!(due);
@@ -174,7 +164,7 @@ async fn a_weekend_of_downtime_sends_what_still_makes_sense(stage: Stage) {
     // The next start's clock is three days ahead.
     let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("the clock is past 1970").as_secs();
     let gateway = launch.env("TIDINGS_TIME_SCALE", &format!("2@{}", now - 72 * 3_600)).start();
-    let client = client_of(&gateway);
+    let client = gateway.client();
     for late in ["promotion", "invoice"] {
         let status = client.until_closed(late, PATIENCE).await;
         assert_eq!((status["status"].as_str(), status["deliveries"][0]["reason"].as_str()), (Some("expired"), Some("late")), "{status}");
@@ -188,7 +178,7 @@ async fn a_stop_leaves_nothing_unsent_in_doubt(stage: Stage) {
     let (peer, launch) = with_relay(&stage, Behaviour::default().always(Phase::Mail, Act::Silence)).await;
     let launch = launch.env("TIDINGS__SERVER__GRACE", "1s");
     let gateway = launch.start();
-    let client = client_of(&gateway);
+    let client = gateway.client();
     for n in 0..10 {
         client.post(&format!("stop-{n}"), &email("ada@example.com", "Hello")).await;
     }
@@ -202,7 +192,7 @@ async fn a_stop_leaves_nothing_unsent_in_doubt(stage: Stage) {
     peer.behave(|_| Behaviour::default());
     peer.release();
     let gateway = launch.start();
-    let client = client_of(&gateway);
+    let client = gateway.client();
     for n in 0..10 {
         let status = client.until_closed(&format!("stop-{n}"), PATIENCE).await;
         assert_eq!(
@@ -220,7 +210,7 @@ async fn a_wrong_password_parks_the_account_and_uses_no_attempt(stage: Stage) {
     let account = format!("{}username = \"shop\"\npassword = {{ env = \"RELAY_PASSWORD\" }}\n", smtp_account("relay", &peer));
     let launch = stage.launch(BINARY).config(&account);
     let gateway = launch.clone().env("RELAY_PASSWORD", "wrong").start();
-    let client = client_of(&gateway);
+    let client = gateway.client();
     for n in 0..40 {
         client.post(&format!("parked-{n}"), &email("ada@example.com", "Hello")).await;
     }
@@ -232,7 +222,7 @@ async fn a_wrong_password_parks_the_account_and_uses_no_attempt(stage: Stage) {
     assert!(!log.contains("wrong"), "a password reached the log");
 
     let gateway = launch.env("RELAY_PASSWORD", "right").start();
-    let client = client_of(&gateway);
+    let client = gateway.client();
     for n in 0..40 {
         let status = client.until_closed(&format!("parked-{n}"), PATIENCE).await;
         assert_eq!(status["status"], "accepted", "{status}");
@@ -243,7 +233,7 @@ async fn a_wrong_password_parks_the_account_and_uses_no_attempt(stage: Stage) {
 async fn a_code_is_not_late_because_of_newsletters(stage: Stage) {
     let (peer, launch) = with_relay(&stage, Behaviour::default().always(Phase::Dot, Act::Silence)).await;
     let gateway = launch.start();
-    let client = client_of(&gateway);
+    let client = gateway.client();
     for n in 0..60 {
         client.post(&format!("news-{n}"), &of_category("newsletter", &format!("reader{n}@example.com"))).await;
     }
@@ -259,7 +249,7 @@ async fn a_code_is_not_late_because_of_newsletters(stage: Stage) {
 async fn copies_ride_in_the_envelope_and_blind_ones_in_no_header(stage: Stage) {
     let (peer, launch) = with_relay(&stage, Behaviour::default().recipient("refused@example.com", "550 5.1.1 User unknown")).await;
     let gateway = launch.start();
-    let client = client_of(&gateway);
+    let client = gateway.client();
     let mut body = email("ada@example.com", "Hello");
     body["email"]["cc"] = json!(["Copy <copy@example.com>", "refused@example.com"]);
     body["email"]["bcc"] = json!(["blind@example.com", "copy@example.com"]);
@@ -282,7 +272,7 @@ async fn a_throttling_relay_is_paced_and_nothing_fails(stage: Stage) {
     });
     let (peer, launch) = with_relay(&stage, throttling).await;
     let gateway = launch.start();
-    let client = client_of(&gateway);
+    let client = gateway.client();
     for n in 0..30 {
         client.post(&format!("paced-{n}"), &email("ada@example.com", "Hello")).await;
     }

@@ -9,7 +9,6 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use mail_parser::{Address, MessageParser, MimeHeaders as _};
 use serde_json::json;
-use tidings_tests::client::Client;
 use tidings_tests::stage::Stage;
 
 const BINARY: &str = env!("CARGO_BIN_EXE_tidings");
@@ -28,7 +27,7 @@ async fn a_message_with_everything_in_it_arrives_as_it_was_written() {
         postfix.ca_file.display()
     );
     let gateway = stage.launch(BINARY).config(&account).start();
-    let client = Client::new(&gateway.url().expect("it is ready"), &gateway.api_key());
+    let client = gateway.client();
 
     let (picture, text, html) =
         (vec![0x89, b'P', b'N', b'G', 0, 1, 2, 255], "Grüße aus Köln\n.\n..zwei Punkte\n", "<p>Grüße <img src=\"cid:logo\"></p>");

@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use tidings_tests::client::{Client, email};
+use tidings_tests::client::{Client, email, of_category};
 use tidings_tests::on_both_databases;
 use tidings_tests::process::Gateway;
 use tidings_tests::smtp_peer::{Act, Behaviour, Phase, ScriptedSmtp};
@@ -25,16 +25,6 @@ on_both_databases!(
     a_second_signal_ends_at_once,
 );
 
-fn client_of(gateway: &Gateway) -> Client {
-    Client::new(&gateway.url().expect("it is ready"), &gateway.api_key())
-}
-
-fn of_category(category: &str, to: &str) -> Value {
-    let mut body = email(to, category);
-    body["category"] = json!(category);
-    body
-}
-
 /// Waits until the log says so.
 async fn until_logged(gateway: &Gateway, words: &str) {
     let said = async {
@@ -54,7 +44,7 @@ fn last_line(log: &str) -> Value {
 async fn polling_alone_starts_codes_in_a_second_and_a_half_and_others_in_three(stage: Stage) {
     let peer = ScriptedSmtp::start(Behaviour::default()).await;
     let gateway = stage.launch(BINARY).config(CATEGORIES).config(&smtp_account("relay", &peer)).env("TIDINGS_DROP", "wake").start();
-    let client = client_of(&gateway);
+    let client = gateway.client();
     let mut waits = Vec::new();
     for n in 0..4 {
         let mut round = [Duration::ZERO; 3];
@@ -98,7 +88,7 @@ async fn allow_renewals(stage: &Stage) {
 /// A gateway with one call that gets no answer and a lease that cannot be renewed. Twenty times faster: a heartbeat a second.
 async fn without_renewals(stage: &Stage, peer: &ScriptedSmtp) -> (Gateway, Client) {
     let gateway = stage.launch(BINARY).config(&smtp_account("relay", peer)).start();
-    let client = client_of(&gateway);
+    let client = gateway.client();
     peer.behave(|behaviour| behaviour.once(Phase::Dot, Act::Silence));
     client.post("running", &email("ada@example.com", "running")).await;
     peer.until(|peer| peer.taken() == 1).await;
@@ -142,7 +132,7 @@ async fn a_suppression_after_the_intake_or_between_two_attempts_has_the_last_wor
     let greylisting = Behaviour::default().recipient("grey@example.com", "450 4.2.0 Greylisted, try again in 5 minutes");
     let peer = ScriptedSmtp::start(greylisting).await;
     let gateway = stage.launch(BINARY).config(&smtp_account("relay", &peer)).start();
-    let client = client_of(&gateway);
+    let client = gateway.client();
     let mut later = email("later@example.com", "Hello");
     later["send_in"] = json!("5m");
     client.post("later", &later).await;
@@ -175,7 +165,7 @@ async fn a_suppression_after_the_intake_or_between_two_attempts_has_the_last_wor
 async fn a_backlog_that_may_not_go_out_keeps_nobody_busy(stage: Stage) {
     let peer = ScriptedSmtp::start(Behaviour::default()).await;
     let gateway = stage.launch(BINARY).config(&smtp_account("relay", &peer)).start();
-    let client = client_of(&gateway);
+    let client = gateway.client();
     stage.execute("UPDATE tenants SET state = 'disabled'").await;
     for n in 0..120 {
         let answer = client.post(&format!("waits-{n}"), &email("ada@example.com", "Hello")).await;
@@ -197,7 +187,7 @@ async fn a_backlog_that_may_not_go_out_keeps_nobody_busy(stage: Stage) {
 /// A gateway with `running` calls at the dot, and a stop that has begun.
 async fn stopping(stage: &Stage, peer: &ScriptedSmtp, running: usize, grace: &str) -> Gateway {
     let gateway = stage.launch(BINARY).config(&smtp_account("relay", peer)).env("TIDINGS__SERVER__GRACE", grace).start();
-    let client = client_of(&gateway);
+    let client = gateway.client();
     for n in 0..running {
         assert_eq!(client.post(&format!("stop-{n}"), &email("ada@example.com", &format!("message {n}"))).await.status, 202);
     }
@@ -219,7 +209,7 @@ async fn a_stop_waits_for_answers_that_come_in_time(stage: Stage) {
     assert_eq!((ended.code(), last["ambiguous"].as_i64(), last["open"].as_i64()), (Some(0), Some(0), Some(0)), "{last}");
 
     let gateway = stage.launch(BINARY).config(&smtp_account("relay", &peer)).start();
-    let client = client_of(&gateway);
+    let client = gateway.client();
     for n in 0..10 {
         let status = client.by_key(&format!("stop-{n}")).await.json();
         let delivery = &status["deliveries"][0];
@@ -239,7 +229,7 @@ async fn a_stop_counts_what_may_have_been_taken(stage: Stage) {
 
     peer.behave(|_| Behaviour::default());
     let gateway = stage.launch(BINARY).config(&smtp_account("relay", &peer)).start();
-    let client = client_of(&gateway);
+    let client = gateway.client();
     for n in 0..3 {
         let status = client.by_key(&format!("stop-{n}")).await.json();
         let delivery = &status["deliveries"][0];
@@ -261,7 +251,7 @@ async fn a_second_signal_ends_at_once(stage: Stage) {
     peer.behave(|_| Behaviour::default());
     let gateway = stage.launch(BINARY).config(&smtp_account("relay", &peer)).start();
     for n in 0..2 {
-        let status = client_of(&gateway).by_key(&format!("stop-{n}")).await.json();
+        let status = gateway.client().by_key(&format!("stop-{n}")).await.json();
         let delivery = &status["deliveries"][0];
         assert_eq!((delivery["open"].as_bool(), delivery["certainty"].as_str()), (Some(true), Some("unknown")), "{status}");
     }
