@@ -14,6 +14,7 @@ pub mod fingerprint;
 pub mod ids;
 pub mod json;
 pub mod judge;
+pub mod key_expiry;
 pub mod nearest;
 pub mod outcome;
 pub mod pointer;

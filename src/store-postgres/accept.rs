@@ -8,6 +8,7 @@ use std::time::Duration;
 use sqlx::PgConnection;
 use tidings_core::crash::fail_point;
 use tidings_core::ids::{NotificationId, TenantId};
+use tidings_core::key_expiry::may_be_free;
 use tidings_core::store::{Accepted, KeyHolder, NewDelivery, NewNotification, StoreError};
 use tidings_core::time::Timestamp;
 use tidings_core::words::Mode;
@@ -16,6 +17,7 @@ use uuid::Uuid;
 use crate::PostgresStore;
 use crate::error::{before, committing};
 use crate::instant::{At, at};
+use crate::key_expiry;
 use crate::rows::{small, text_array};
 
 /// Writes items that are sorted by key, each key once (two transactions with the same keys in opposite order would
@@ -40,7 +42,14 @@ pub(crate) async fn accept(
         Ok(mut conn) => holders(&mut conn, &others).await,
         Err(error) => Err(error),
     };
-    Ok(items.iter().map(|item| outcome(item, &taken, &holders)).collect())
+    let mut results = Vec::with_capacity(items.len());
+    for item in items {
+        results.push(match outcome(item, &taken, &holders) {
+            Ok(Accepted::KeyHeld(holder)) if may_be_free(holder.id, now) => key_expiry::take_over(store, item, holder, patience, now).await,
+            other => other,
+        });
+    }
+    Ok(results)
 }
 
 fn outcome(
@@ -62,7 +71,7 @@ fn column<'a, T>(items: &'a [Arc<NewNotification>], value: impl Fn(&'a NewNotifi
     items.iter().map(|item| value(item)).collect()
 }
 
-async fn insert(
+pub(crate) async fn insert(
     conn: &mut PgConnection,
     items: &[Arc<NewNotification>],
     patience: Duration,
@@ -145,7 +154,7 @@ async fn insert(
 }
 
 /// Who holds the keys of these items.
-async fn holders(
+pub(crate) async fn holders(
     conn: &mut PgConnection,
     items: &[&Arc<NewNotification>],
 ) -> Result<HashMap<(TenantId, Mode, String), KeyHolder>, StoreError> {

@@ -10,6 +10,7 @@ mod error;
 mod finish;
 mod history;
 mod instant;
+mod key_expiry;
 mod read;
 mod registry;
 mod rows;

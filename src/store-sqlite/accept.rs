@@ -1,13 +1,14 @@
 //! Accepting: notifications, their deliveries and their queue rows, one statement for each table and batch.
-//! The unique key decides who wins (S-005); the losers learn who holds it.
+//! The unique key decides who wins (S-005); the losers learn who holds it, or take over a key whose time is over (S-010).
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use serde::Serialize;
-use sqlx::query;
+use sqlx::{query, query_scalar};
 use sqlx::sqlite::SqliteConnection;
 use tidings_core::ids::NotificationId;
+use tidings_core::key_expiry::{key_is_free, may_be_free};
 use tidings_core::store::{Accepted, KeyHolder, NewDelivery, NewNotification, StoreError, group_by_key};
 use tidings_core::time::Timestamp;
 use uuid::Uuid;
@@ -88,7 +89,14 @@ async fn write(connection: &mut SqliteConnection, batch: &[&NewNotification], no
         return Err(StoreError::Refused("a text holds a NUL".into()));
     }
     let inserted = insert_notifications(connection, batch).await?;
-    let results = if inserted == batch.len() as u64 { vec![Accepted::Taken; batch.len()] } else { losers(connection, batch).await? };
+    let results = match inserted == batch.len() as u64 {
+        true => vec![Accepted::Taken; batch.len()],
+        false => {
+            let mut results = losers(connection, batch).await?;
+            take_over(connection, batch, &mut results, now).await?;
+            results
+        }
+    };
     let taken: Vec<&NewNotification> =
         batch.iter().zip(&results).filter(|(_, result)| **result == Accepted::Taken).map(|(item, _)| *item).collect();
     if !taken.is_empty() {
@@ -152,7 +160,7 @@ async fn insert_notifications(connection: &mut SqliteConnection, batch: &[&NewNo
             schema_version, category, class, r.value->6, substr(?2, r.value->>0 + 16 + r.value->>1 + r.value->>2, r.value->>3),
             r.value->>7, send_at, r.value->>5, count, substr(?2, r.value->>0 + 16 + r.value->>1, r.value->>2)
          FROM shape CROSS JOIN jsonb_each(shape.rows) r WHERE true
-         ON CONFLICT (tenant_id, mode, idempotency_key) DO NOTHING",
+         ON CONFLICT (tenant_id, mode, idempotency_key) WHERE key_freed IS NULL DO NOTHING",
         rows,
         bytes
     );
@@ -174,7 +182,7 @@ async fn losers(connection: &mut SqliteConnection, batch: &[&NewNotification]) -
         r#"SELECT CAST(j.key AS INTEGER) AS "index!: i64", n.id AS "id!: Uuid", n.fingerprint AS "fingerprint!", n.fingerprint_version AS "version!",
             EXISTS (SELECT 1 FROM deliveries d WHERE d.id = unhex(j.value->>3)) AS "is_old!: bool"
          FROM jsonb_each(?1) j CROSS JOIN notifications n
-           ON n.tenant_id = j.value->>0 AND n.mode = j.value->>1 AND n.idempotency_key = j.value->>2"#,
+           ON n.tenant_id = j.value->>0 AND n.mode = j.value->>1 AND n.idempotency_key = j.value->>2 AND n.key_freed IS NULL"#,
         keys
     );
     let mut results = vec![None; batch.len()];
@@ -187,6 +195,52 @@ async fn losers(connection: &mut SqliteConnection, batch: &[&NewNotification]) -
     }
     let unheld = || StoreError::Refused("the key was neither taken nor held".into());
     results.into_iter().map(|result| result.ok_or_else(unheld)).collect()
+}
+
+/// Gives keys whose time is over to the items that were turned away by them. Nobody writes between look and take: there
+/// is one writer, and this is its transaction.
+async fn take_over(
+    connection: &mut SqliteConnection,
+    batch: &[&NewNotification],
+    results: &mut [Accepted],
+    now: Timestamp,
+) -> Result<(), StoreError> {
+    let mut freed = Vec::new();
+    for (index, result) in results.iter().enumerate() {
+        let Accepted::KeyHeld(holder) = result else { continue };
+        if may_be_free(holder.id, now) && key_is_free(settled(connection, holder.id).await?, now) {
+            free_key(connection, batch[index].tenant.0, holder.id, now).await?;
+            freed.push(index);
+        }
+    }
+    if freed.is_empty() {
+        return Ok(());
+    }
+    let taken: Vec<&NewNotification> = freed.iter().map(|index| batch[*index]).collect();
+    if insert_notifications(connection, &taken).await? != taken.len() as u64 {
+        return Err(StoreError::Refused("a key that was freed was not taken".into()));
+    }
+    for index in freed {
+        results[index] = Accepted::Taken;
+    }
+    Ok(())
+}
+
+/// When the deliveries of a notification were settled.
+async fn settled(connection: &mut SqliteConnection, id: NotificationId) -> Result<Vec<Option<Timestamp>>, StoreError> {
+    let (first, last) = (id.as_uuid(), id.last_delivery().as_uuid());
+    let rows = query_scalar!("SELECT settled_at FROM deliveries WHERE id > ?1 AND id <= ?2", first, last);
+    let rows = rows.fetch_all(connection).await.map_err(store_error)?;
+    Ok(rows.into_iter().map(|settled| settled.map(Timestamp::from_micros)).collect())
+}
+
+async fn free_key(connection: &mut SqliteConnection, tenant: i32, id: NotificationId, now: Timestamp) -> Result<(), StoreError> {
+    let (id, now) = (id.as_uuid(), now.as_micros());
+    query!("UPDATE notifications SET key_freed = ?3 WHERE tenant_id = ?1 AND id = ?2 AND key_freed IS NULL", tenant, id, now)
+        .execute(connection)
+        .await
+        .map(|_| ())
+        .map_err(store_error)
 }
 
 /// What deliveries of a batch have in common.

@@ -45,7 +45,7 @@ pub(crate) async fn by_key(readers: &SqlitePool, tenant: TenantId, mode: Mode, k
     let mode = mode.as_i16();
     let row = query!(
         r#"SELECT id AS "id!: Uuid", fingerprint, fingerprint_version FROM notifications
-           WHERE tenant_id = ?1 AND mode = ?2 AND idempotency_key = ?3"#,
+           WHERE tenant_id = ?1 AND mode = ?2 AND idempotency_key = ?3 AND key_freed IS NULL"#,
         tenant.0,
         mode,
         key

@@ -11,6 +11,7 @@ mod world;
 pub mod accepting;
 pub mod auditing;
 pub mod claiming;
+pub mod expiring;
 pub mod finishing;
 pub mod random;
 pub mod reading;
@@ -68,6 +69,10 @@ macro_rules! store_suite {
             accepting::batches_with_the_same_keys_in_opposite_order_both_succeed,
             accepting::the_same_notification_again_is_held_by_itself,
             accepting::nothing_is_stored_without_a_deadline,
+            expiring::a_key_is_free_again_thirty_days_after_its_last_delivery_is_settled,
+            expiring::the_key_of_an_open_notification_is_never_free,
+            expiring::an_expired_key_in_a_batch_hurts_nobody_else,
+            expiring::of_those_who_reuse_a_key_at_once_one_wins,
             claiming::a_row_is_claimed_once_by_any_number_of_claimers,
             claiming::a_claimed_row_names_its_owner_account_and_lease,
             claiming::a_row_waits_until_it_is_due,

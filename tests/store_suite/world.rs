@@ -216,8 +216,18 @@ impl World {
 
 /// Accepts a batch at `at(0)` through one handle.
 pub async fn accept_on(store: &Arc<dyn Store>, rules: &Rules, items: Vec<NewNotification>) -> Vec<Result<Accepted, StoreError>> {
+    accept_at(store, rules, items, at(0)).await
+}
+
+/// Accepts a batch through one handle.
+pub(super) async fn accept_at(
+    store: &Arc<dyn Store>,
+    rules: &Rules,
+    items: Vec<NewNotification>,
+    now: Timestamp,
+) -> Vec<Result<Accepted, StoreError>> {
     let accept = items.into_iter().map(Arc::new).collect();
-    store.commit(rules, WriteBatch { accept, ..WriteBatch::default() }, at(0)).await.accept
+    store.commit(rules, WriteBatch { accept, ..WriteBatch::default() }, now).await.accept
 }
 
 /// Claims by a plan through one handle.

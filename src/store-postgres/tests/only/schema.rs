@@ -32,7 +32,8 @@ async fn four_processes_migrate_an_empty_database_at_once() {
     .fetch_one(&mut prompt)
     .await
     .unwrap();
-    assert_eq!((applied, tables), (1, 1));
+    let migrations = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../../migrations/postgres")).unwrap().count();
+    assert_eq!((usize::try_from(applied), tables), (Ok(migrations), 1));
     assert!(stores[3].ensure_tenant("default").await.is_ok());
 }
 
