@@ -101,6 +101,8 @@ pub struct Delivery {
     pub rung: u16,
     /// Not to be sent from here on.
     pub expires_at: Timestamp,
+    /// The canonical address of the author, for accounts that may not send as everybody; `None` where the row does not tell.
+    pub sender: Option<String>,
     /// Facts beside the state.
     pub flags: Flags,
     /// Why it is where it is, for ends.

@@ -1,9 +1,12 @@
 //! Which of the claimed candidates go out now and by which account; judged again at every attempt, inside the
 //! claiming transaction (S-043, S-147). A pure function of the candidates, the plan and the rules.
 
+use std::sync::Arc;
+
 use crate::delivery::{Change, Delivery};
 use crate::ids::{AccountId, InstanceId, LaneId, TenantId};
 use crate::policy::Rules;
+use crate::senders::SendsAs;
 use crate::time::Timestamp;
 use crate::transition;
 use crate::words::{Class, Reason, words};
@@ -31,6 +34,15 @@ pub struct ClaimPlan {
     pub lanes: Vec<LanePlan>,
     /// The accounts of those lanes.
     pub accounts: Vec<AccountCapacity>,
+    /// As whom those accounts may send.
+    pub sends_as: Arc<SendsAs>,
+}
+
+impl ClaimPlan {
+    /// Whether messages of this lane may go by more than one account.
+    pub fn has_choice(&self, lane: LaneId) -> bool {
+        self.lanes.iter().any(|plan| plan.lane == lane && plan.route.len() > 1)
+    }
 }
 
 /// One lane of a claim.
@@ -105,6 +117,8 @@ pub struct Candidate {
     pub suppressions: Vec<SuppressionScope>,
     /// Whether its tenant may send.
     pub tenant_active: bool,
+    /// Accounts that refused it for themselves in this generation: its author, or to carry it at all.
+    pub refused_by: Vec<AccountId>,
 }
 
 /// Decides about candidates in order; those without a change keep their place, and nothing is written for them.
@@ -128,8 +142,11 @@ fn judge_one(rules: &Rules, plan: &ClaimPlan, capacity: &mut [AccountCapacity], 
         return None;
     }
     let lane = plan.lanes.iter().find(|lane| lane.lane == delivery.lane)?;
-    let account = choose(lane, delivery, capacity)?;
-    transition::dispatch(delivery, account, plan.instance, plan.lease_until, now)
+    match choose(lane, &plan.sends_as, candidate, capacity) {
+        Choice::Account(account) => transition::dispatch(delivery, account, plan.instance, plan.lease_until, now),
+        Choice::NoRoom => None,
+        Choice::Nobody => transition::step_aside(delivery, now),
+    }
 }
 
 /// Whether a class obeys a suppression: a hard bounce and a STOP stop everything, marketing choices only what is optional.
@@ -143,18 +160,35 @@ const fn obeys(class: Class, scope: SuppressionScope) -> bool {
     }
 }
 
-/// The first account of the route that has room; after a failed call the search begins behind the account that failed.
-fn choose(lane: &LanePlan, delivery: &Delivery, capacity: &mut [AccountCapacity]) -> Option<AccountId> {
+/// What the search for an account comes to.
+enum Choice {
+    /// This one takes it.
+    Account(AccountId),
+    /// Those that may take it have no room now.
+    NoRoom,
+    /// No account of the route may send it.
+    Nobody,
+}
+
+/// The first account of the route that may send as the author and has room; after a failed call the search begins behind
+/// the account that failed (S-111). One that refused it is asked again only when all have.
+fn choose(lane: &LanePlan, sends_as: &SendsAs, candidate: &Candidate, capacity: &mut [AccountCapacity]) -> Choice {
+    let (delivery, refused_by) = (&candidate.delivery, &candidate.refused_by);
+    let may = |account: &AccountId| sends_as.allows(*account, delivery.sender.as_deref());
+    if !lane.route.iter().any(may) {
+        return Choice::Nobody;
+    }
+    let have_all_refused = lane.route.iter().filter(|account| may(account)).all(|account| refused_by.contains(account));
     let failed = delivery.account.filter(|_| delivery.attempt_count > 0);
     let after = failed.and_then(|failed| lane.route.iter().position(|account| *account == failed)).map_or(0, |position| position + 1);
     let order = lane.route[after..].iter().chain(&lane.route[..after]);
-    for account in order {
+    for account in order.filter(|account| may(account) && (have_all_refused || !refused_by.contains(account))) {
         if let Some(room) = capacity.iter_mut().find(|room| room.account == *account && room.free_for(lane.class) > 0) {
             room.take(lane.class);
-            return Some(*account);
+            return Choice::Account(*account);
         }
     }
-    None
+    Choice::NoRoom
 }
 
 #[cfg(test)]

@@ -54,11 +54,12 @@ fn due(class: Class, ordinal: u16) -> Candidate {
         check_at: None,
         rung: 0,
         expires_at: at(600),
+        sender: None,
         flags: Flags::default(),
         reason: None,
         settled_at: None,
     };
-    Candidate { delivery, suppressions: Vec::new(), tenant_active: true }
+    Candidate { delivery, suppressions: Vec::new(), tenant_active: true, refused_by: Vec::new() }
 }
 
 /// A row whose last call was made by this account and did not take it.
@@ -89,7 +90,8 @@ fn plan(accounts: &[AccountCapacity]) -> ClaimPlan {
         cursor: None,
         low: None,
     };
-    ClaimPlan { instance: InstanceId(7), lease_until: at(61), lanes: Class::ALL.iter().map(lane).collect(), accounts: accounts.to_vec() }
+    let lanes = Class::ALL.iter().map(lane).collect();
+    ClaimPlan { instance: InstanceId(7), lease_until: at(61), lanes, accounts: accounts.to_vec(), sends_as: Arc::default() }
 }
 
 fn judged(accounts: &[AccountCapacity], candidates: &[Candidate]) -> Vec<Delivery> {
@@ -138,6 +140,46 @@ fn what_was_handed_back_before_it_was_sent_begins_at_the_front() {
     let mut handed_back = failed_by(A);
     (handed_back.delivery.state, handed_back.delivery.attempt_count) = (State::Queued, 0);
     assert_eq!(account_of(&[wide(A), wide(B)], handed_back), Some(A));
+}
+
+/// The row of an author, and a route of which only these accounts may send as somebody at `example.org`.
+fn judged_for(sender: &str, candidate: Candidate, rooms: &[AccountCapacity], others_may_not: &[AccountId]) -> Option<Delivery> {
+    let allowed = others_may_not.iter().map(|account| (*account, vec!["example.com".to_owned()]));
+    let plan = ClaimPlan { sends_as: Arc::new(SendsAs::new(allowed)), ..plan(rooms) };
+    let mut candidate = candidate;
+    candidate.delivery.sender = Some(sender.to_owned());
+    judge(&Rules::default(), &plan, &[candidate], at(1)).pop().map(|change| change.after)
+}
+
+#[test]
+fn an_account_that_may_not_send_as_the_author_is_passed_over() {
+    let account = |rooms: &[AccountCapacity], not: &[AccountId], candidate| {
+        judged_for("shop@example.org", candidate, rooms, not).filter(|row| row.state == State::Dispatching).and_then(|row| row.account)
+    };
+    let message = || due(Class::Transactional, 1);
+    assert_eq!(account(&[wide(A), wide(B)], &[A], message()), Some(B));
+    assert_eq!(account(&[wide(A), wide(B)], &[B], message()), Some(A));
+    assert_eq!(account(&[wide(A), wide(B), wide(C)], &[A, B], failed_by(C)), Some(C));
+    assert_eq!(account(&[wide(A), room(B, 0, 0, 0)], &[A], message()), None, "it waits for the one that may");
+    assert_eq!(judged_for("shop@example.com", message(), &[wide(A)], &[A]).and_then(|row| row.account), Some(A));
+}
+
+#[test]
+fn a_row_that_nobody_may_send_stands_aside_and_uses_no_room() {
+    let aside = judged_for("shop@example.org", due(Class::Transactional, 1), &[wide(A), wide(B)], &[A, B]).unwrap();
+    assert_eq!((aside.state, aside.available_at, aside.version), (State::Queued, Some(at(31)), 2));
+    let mut scheduled = due(Class::Transactional, 1);
+    scheduled.delivery.state = State::Scheduled;
+    assert_eq!(judged_for("shop@example.org", scheduled, &[wide(A)], &[A]), None, "how late it is counts from when it was due");
+}
+
+#[test]
+fn an_account_that_refused_a_message_is_asked_again_only_when_all_have() {
+    let refused = |by: &[AccountId]| Candidate { refused_by: by.to_vec(), ..failed_by(B) };
+    let route = [wide(A), wide(B)];
+    assert_eq!(account_of(&route, refused(&[B])), Some(A), "it began at the second and goes around");
+    assert_eq!(account_of(&[room(A, 0, 0, 0), wide(B)], refused(&[B])), None, "it waits for the first");
+    assert_eq!(account_of(&route, refused(&[A, B])), Some(A), "everything has changed since, or nothing");
 }
 
 #[test]

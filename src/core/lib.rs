@@ -22,6 +22,7 @@ pub mod policy;
 pub mod request;
 pub mod sandbox;
 pub mod secrets;
+pub mod senders;
 pub mod state;
 pub mod status;
 pub mod store;

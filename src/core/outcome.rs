@@ -121,6 +121,8 @@ impl Outcome {
     pub const fn word(&self) -> AttemptOutcome {
         match self {
             Self::Accepted { .. } => AttemptOutcome::Accepted,
+            // The account will not carry it at all: in the history that is a refusal, so that it is not asked again.
+            Self::NotSent { why: NotSent::Route, .. } => AttemptOutcome::RequestRefused,
             Self::NotSent { .. } => AttemptOutcome::NotSent,
             Self::Throttled { .. } => AttemptOutcome::Throttled,
             Self::Refused { by: Refusal::Recipient { .. }, .. } => AttemptOutcome::RecipientRefused,

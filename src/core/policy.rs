@@ -21,6 +21,8 @@ pub const START_MARGIN: Duration = Duration::from_secs(10);
 pub const POISON_LOSSES: u16 = 2;
 /// How far ahead `send_at` may lie (S-064).
 pub const SEND_AT_HORIZON: Duration = Duration::from_secs(90 * 86_400);
+/// After how long a row that no account of its route may send is looked at again.
+pub const NOBODY_RETRY: Duration = Duration::from_secs(30);
 /// A message that could not be built is tried once more after this.
 pub const BUILD_RETRY: Duration = Duration::from_secs(30);
 

@@ -76,6 +76,8 @@ pub fn wait_reason(delivery: &Delivery, held_by: Option<WaitReason>, now: Timest
     match delivery.state {
         State::Scheduled if is_ahead => Some(WaitReason::Scheduled),
         State::Deferred if is_ahead => Some(WaitReason::QuietHours),
+        // It stands back because nobody may send it, and not for a try of its own.
+        State::RetryWait | State::Queued if is_ahead && held_by == Some(WaitReason::NoAccount) => held_by,
         State::RetryWait | State::Queued if is_ahead => Some(WaitReason::Backoff),
         _ => held_by,
     }
@@ -252,6 +254,7 @@ mod tests {
             check_at: None,
             rung: 0,
             expires_at: NOW,
+            sender: None,
             flags: Flags::default(),
             reason: None,
             settled_at: None,
@@ -285,11 +288,11 @@ mod tests {
     }
 
     #[test]
-    fn its_own_timer_is_named_before_what_holds_up_the_lane() {
+    fn its_own_timer_is_named_before_what_holds_up_the_lane_unless_nobody_may_send_it() {
         let held = Some(WaitReason::NoAccount);
         for (state, ahead, reason) in [
             (State::Scheduled, true, Some(WaitReason::Scheduled)),
-            (State::RetryWait, true, Some(WaitReason::Backoff)),
+            (State::RetryWait, true, held),
             (State::Deferred, true, Some(WaitReason::QuietHours)),
             (State::Queued, false, held),
             (State::Scheduled, false, held),
@@ -303,6 +306,9 @@ mod tests {
         let blocked = Delivery { blocked: true, ..delivery(State::Queued) };
         assert_eq!(wait_reason(&blocked, held, NOW), Some(WaitReason::Order));
         assert_eq!(wait_reason(&delivery(State::Queued), None, NOW), None);
+        let mut later = delivery(State::RetryWait);
+        later.available_at = Some(NOW.plus(std::time::Duration::from_secs(1)));
+        assert_eq!(wait_reason(&later, Some(WaitReason::Paused), NOW), Some(WaitReason::Backoff));
     }
 
     #[test]

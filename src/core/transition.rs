@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::delivery::{AttemptRecord, Change, Delivery, EventRecord, EventType, Flags};
 use crate::ids::{AccountId, DeliveryId, InstanceId};
 use crate::outcome::{NotSent, Outcome, Refusal, Report};
-use crate::policy::{BUILD_RETRY, OnAmbiguous, POISON_LOSSES, Rules};
+use crate::policy::{BUILD_RETRY, NOBODY_RETRY, OnAmbiguous, POISON_LOSSES, Rules};
 use crate::state::{Event, Evidence, Facts, Next, State, reason_behind};
 use crate::time::Timestamp;
 use crate::words::{AttemptOutcome, Class, Reason};
@@ -32,6 +32,8 @@ pub struct Finish {
     pub jitter: f64,
     /// Where the account stands in its route.
     pub position: RoutePosition,
+    /// The other accounts of the route that may send it.
+    pub others: Vec<AccountId>,
     /// Until when receipts may come after an acceptance; `None` where the account reports nothing.
     pub receipt_window: Option<Duration>,
     /// The sandbox took it.
@@ -62,6 +64,20 @@ pub struct FinishFacts {
     pub recorded: Option<AttemptOutcome>,
     /// Generations of which an acceptance is recorded.
     pub accepted_generations: Vec<u16>,
+    /// The other calls of the same generation: by whom, and what came of them.
+    pub tried: Vec<(AccountId, AttemptOutcome)>,
+}
+
+impl FinishFacts {
+    /// Whether an account of the route has not been asked in this generation.
+    fn has_untried(&self, item: &Finish) -> bool {
+        item.others.iter().any(|other| !self.tried.iter().any(|(account, _)| account == other))
+    }
+
+    /// Whether an account of the route has not refused it in this generation.
+    fn has_unrefused(&self, item: &Finish) -> bool {
+        item.others.iter().any(|other| !self.tried.iter().any(|(account, outcome)| account == other && outcome.refused_here()))
+    }
 }
 
 /// What became of a `Finish`.
@@ -89,6 +105,16 @@ pub fn finish(rules: &Rules, facts: &FinishFacts, item: &Finish, now: Timestamp)
         State::Dispatching | State::Ambiguous if is_current => land(rules, facts, item, now),
         _ => land_late(facts, item, now),
     }
+}
+
+/// A row that no account of its route may send stands back for a while, so that it does not keep others from being looked
+/// at (DATA 5). One that is scheduled stays: how late it is counts from when it was due.
+pub fn step_aside(delivery: &Delivery, now: Timestamp) -> Option<Change> {
+    if delivery.state == State::Scheduled || !delivery.state.is_waiting() {
+        return None;
+    }
+    let after = Delivery { available_at: Some(now.plus(NOBODY_RETRY)), version: delivery.version + 1, ..delivery.clone() };
+    Some(Change { before: delivery.clone(), after, attempt: None, events: Vec::new(), copies: None })
 }
 
 /// A claim was cleared for a call by `account` (row 2).
@@ -212,14 +238,14 @@ fn land(rules: &Rules, facts: &FinishFacts, item: &Finish, now: Timestamp) -> Op
     }
     match &item.report.outcome {
         Outcome::Accepted { .. } => land_accepted(draft, facts, item, now),
-        Outcome::NotSent { why, retry_after } => land_not_sent(draft, rules, item, *why, *retry_after, now),
+        Outcome::NotSent { why, retry_after } => land_not_sent(draft, rules, facts, item, *why, *retry_after, now),
         Outcome::Throttled { retry_after } => {
             let wait = if item.position.has_other { Duration::ZERO } else { retry_after.unwrap_or(Duration::from_secs(1)) };
             draft.wait_for_account(now.plus(wait.mul_f64(1.0 + item.jitter / 10.0)), now)
         }
         Outcome::Credential => draft.wait_for_account(now, now),
         Outcome::Refused { by, reason } => match by {
-            Refusal::Sender if item.position.has_later => draft.wait_until(now).step(Event::RefusedHere, None, now),
+            Refusal::Sender if facts.has_unrefused(item) => draft.wait_until(now).step(Event::RefusedHere, None, now),
             Refusal::Recipient { listed: true, .. } => draft.step(Event::RefusedListed, Some(Reason::ProviderSuppressed), now),
             Refusal::Sender | Refusal::Recipient { .. } | Refusal::Content | Refusal::Request => {
                 draft.step(Event::Refused, Some(*reason), now)
@@ -262,6 +288,7 @@ fn land_accepted(mut draft: Draft, facts: &FinishFacts, item: &Finish, now: Time
 fn land_not_sent(
     mut draft: Draft,
     rules: &Rules,
+    facts: &FinishFacts,
     item: &Finish,
     why: NotSent,
     retry_after: Option<Duration>,
@@ -269,7 +296,7 @@ fn land_not_sent(
 ) -> Option<Change> {
     let retry = &rules.of(draft.before.class).retry;
     let failures = match why {
-        NotSent::Route if item.position.has_later => return draft.wait_until(now).step(Event::RefusedHere, None, now),
+        NotSent::Route if facts.has_unrefused(item) => return draft.wait_until(now).step(Event::RefusedHere, None, now),
         NotSent::Route => return draft.step(Event::Refused, Some(Reason::NoAccount), now),
         NotSent::Unreachable => draft.before.attempt_count.saturating_sub(draft.before.attempts_used),
         NotSent::Answered => {
@@ -281,7 +308,7 @@ fn land_not_sent(
         }
     };
     // Down the route at once; the next round of it waits, or a code would use up its tries within a second.
-    let moves_on = draft.before.class == Class::Critical && item.position.has_later;
+    let moves_on = draft.before.class == Class::Critical && (item.position.has_later || facts.has_untried(item));
     let delay = if moves_on { Duration::ZERO } else { retry.delay(why, failures, retry_after, item.jitter) };
     let next = now.plus(delay);
     if next >= draft.before.expires_at {

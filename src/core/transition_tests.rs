@@ -40,6 +40,7 @@ fn waiting(class: Class) -> Delivery {
         check_at: None,
         rung: 0,
         expires_at: at(0).plus(Rules::default().of(class).retry.deadline),
+        sender: None,
         flags: Flags::default(),
         reason: None,
         settled_at: None,
@@ -61,6 +62,7 @@ fn outcome_of(delivery: &Delivery, outcome: Outcome, now: Timestamp) -> Finish {
         report: Report::new(outcome),
         jitter: 0.5,
         position: RoutePosition { is_failover: false, has_other: false, has_later: false },
+        others: Vec::new(),
         receipt_window: None,
         sandbox: false,
         match_key: None,
@@ -69,7 +71,7 @@ fn outcome_of(delivery: &Delivery, outcome: Outcome, now: Timestamp) -> Finish {
 }
 
 fn facts(delivery: &Delivery) -> FinishFacts {
-    FinishFacts { delivery: delivery.clone(), recorded: None, accepted_generations: Vec::new() }
+    FinishFacts { delivery: delivery.clone(), recorded: None, accepted_generations: Vec::new(), tried: Vec::new() }
 }
 
 fn lost(delivery: &Delivery) -> FinishFacts {
@@ -155,10 +157,43 @@ fn a_refused_sender_moves_to_the_next_account_and_fails_behind_the_last() {
     let refused = Outcome::Refused { by: Refusal::Sender, reason: Reason::SenderRefused };
     let mut item = outcome_of(&delivery, refused.clone(), at(2));
     item.position = RoutePosition { is_failover: false, has_other: true, has_later: true };
+    item.others = vec![AccountId(2)];
     let next = finish(&Rules::default(), &facts(&delivery), &item, at(2)).unwrap().after;
     assert_eq!((next.state, next.available_at, next.attempts_used), (State::RetryWait, Some(at(2)), 0));
     let last = landed(&delivery, refused, at(2));
     assert_eq!((last.state, last.reason), (State::Failed, Some(Reason::SenderRefused)));
+}
+
+#[test]
+fn a_refused_sender_goes_around_the_route_once() {
+    let delivery = claimed(&waiting(Class::Transactional), at(1));
+    let mut item = outcome_of(&delivery, Outcome::Refused { by: Refusal::Sender, reason: Reason::SenderRefused }, at(2));
+    // The last of the route, where it began because the others had no room.
+    item.position = RoutePosition { is_failover: true, has_other: true, has_later: false };
+    item.others = vec![AccountId(2), AccountId(3)];
+    let after = |tried: &[(AccountId, AttemptOutcome)]| {
+        let facts = FinishFacts { tried: tried.to_vec(), ..facts(&delivery) };
+        finish(&Rules::default(), &facts, &item, at(2)).unwrap().after.state
+    };
+    let (two, three) = (AccountId(2), AccountId(3));
+    assert_eq!(after(&[]), State::RetryWait);
+    assert_eq!(after(&[(two, AttemptOutcome::SenderRefused)]), State::RetryWait);
+    assert_eq!(after(&[(two, AttemptOutcome::SenderRefused), (three, AttemptOutcome::NotSent)]), State::RetryWait, "it may take it yet");
+    assert_eq!(after(&[(two, AttemptOutcome::SenderRefused), (three, AttemptOutcome::RequestRefused)]), State::Failed);
+}
+
+#[test]
+fn a_code_that_began_at_the_last_account_goes_on_to_the_first_at_once() {
+    let delivery = claimed(&waiting(Class::Critical), at(1));
+    let mut item = outcome_of(&delivery, answered(None), at(2));
+    item.position = RoutePosition { is_failover: true, has_other: true, has_later: false };
+    item.others = vec![AccountId(2)];
+    let due = |tried: &[(AccountId, AttemptOutcome)]| {
+        let facts = FinishFacts { tried: tried.to_vec(), ..facts(&delivery) };
+        finish(&Rules::default(), &facts, &item, at(2)).unwrap().after.available_at
+    };
+    assert_eq!(due(&[]), Some(at(2)));
+    assert!(due(&[(AccountId(2), AttemptOutcome::NotSent)]) > Some(at(2)), "the next round waits");
 }
 
 #[test]
@@ -262,7 +297,7 @@ fn the_same_outcome_twice_is_written_once() {
     let running = claimed(&waiting(Class::Transactional), at(1));
     let item = outcome_of(&running, accepted(), at(2));
     let after = finish(&Rules::default(), &facts(&running), &item, at(2)).unwrap().after;
-    let again = FinishFacts { delivery: after, recorded: Some(AttemptOutcome::Accepted), accepted_generations: vec![1] };
+    let again = FinishFacts { delivery: after, recorded: Some(AttemptOutcome::Accepted), accepted_generations: vec![1], tried: Vec::new() };
     assert_eq!(finish(&Rules::default(), &again, &item, at(3)), None);
 }
 

@@ -123,3 +123,11 @@ words! {
         Credential = "credential", Ambiguous = "ambiguous", Lost = "lost",
     }
 }
+
+impl AttemptOutcome {
+    /// Whether the account refused a message for itself alone, so that another one may take it.
+    pub const fn refused_here(self) -> bool {
+        // An open delivery has no other refusals behind it: those of its recipient or content have ended it.
+        matches!(self, Self::SenderRefused | Self::RequestRefused)
+    }
+}

@@ -10,15 +10,17 @@ use std::time::Duration;
 use futures_util::FutureExt as _;
 use rand::RngExt as _;
 use tidings_core::adapter::{Crossing, Outgoing};
+use tidings_core::content::Content;
 use tidings_core::delivery::Delivery;
 use tidings_core::ids::{AccountId, DeliveryId, Handle};
-use tidings_core::outcome::{Outcome, Report};
+use tidings_core::outcome::{Outcome, Refusal, Report};
 use tidings_core::policy::{LEASE, START_MARGIN};
+use tidings_core::senders::may_send_as;
 use tidings_core::state::State;
 use tidings_core::store::{StoreError, StoredOutgoing};
 use tidings_core::time::{Clock as _, Timestamp};
 use tidings_core::transition::{Finish, Landed, RoutePosition};
-use tidings_core::words::Class;
+use tidings_core::words::{Class, Reason};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -45,6 +47,8 @@ struct Call {
     delivery: Delivery,
     account: Arc<Account>,
     position: RoutePosition,
+    /// The other accounts of the route that may send it.
+    others: Vec<AccountId>,
     is_sandbox: bool,
     started_at: Timestamp,
 }
@@ -104,10 +108,16 @@ impl Dispatch {
     fn resolve(&self, delivery: Delivery) -> Option<Call> {
         let route = self.app.routing.of_lane(delivery.lane)?;
         let at = route.accounts.iter().position(|account| Some(account.id) == delivery.account)?;
-        let last = route.accounts.len() - 1;
-        let position = RoutePosition { is_failover: at > 0, has_other: last > 0, has_later: at < last };
+        let may = |account: &&Arc<Account>| {
+            account.is_on && delivery.sender.as_deref().is_none_or(|sender| may_send_as(&account.sends_as, sender))
+        };
+        let (before, behind) = (&route.accounts[..at], &route.accounts[at + 1..]);
+        let others: Vec<AccountId> = behind.iter().chain(before).filter(may).map(|account| account.id).collect();
+        let has_later = behind.iter().filter(may).count() > 0;
+        let position = RoutePosition { is_failover: at > 0, has_other: !others.is_empty(), has_later };
         let started_at = delivery.attempt_started_at.unwrap_or_else(|| self.app.clock.now());
-        Some(Call { account: route.accounts[at].clone(), position, is_sandbox: route.name == SANDBOX_ROUTE, started_at, delivery })
+        let (account, is_sandbox) = (route.accounts[at].clone(), route.name == SANDBOX_ROUTE);
+        Some(Call { account, position, others, is_sandbox, started_at, delivery })
     }
 
     /// Reads what the calls need, in one go, and starts them.
@@ -137,6 +147,11 @@ impl Dispatch {
     /// One call from first to last: build, send, write.
     async fn call(self: Arc<Self>, call: Call, stored: Option<StoredOutgoing>) {
         let report = match stored.as_ref().and_then(|stored| self.build(&call, stored)) {
+            // The row did not tell its author: what the judgement could not see is seen here.
+            Some(outgoing) if !may_send(&call.account, &outgoing) => {
+                let refused = Outcome::Refused { by: Refusal::Sender, reason: Reason::SenderRefused };
+                Report::new(refused).with_detail("the account may not send as this author (sends_as)")
+            }
             Some(outgoing) => self.send(&call, outgoing).await,
             None => Report::new(Outcome::BuildFailed).with_detail("the stored message could not be read"),
         };
@@ -212,6 +227,7 @@ impl Dispatch {
             report,
             jitter: rand::rng().random_range(0.0..1.0),
             position: call.position,
+            others: call.others.clone(),
             receipt_window: None,
             sandbox: call.is_sandbox,
             match_key: None,
@@ -256,6 +272,12 @@ impl Dispatch {
 
     fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<DeliveryId, u16>> {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn may_send(account: &Account, outgoing: &Outgoing) -> bool {
+    match &*outgoing.content {
+        Content::Email(email) => account.may_send_as(&email.from.email),
     }
 }
 

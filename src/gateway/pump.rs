@@ -9,6 +9,7 @@ use rand::RngExt as _;
 use tidings_core::ids::{AccountId, InstanceId, LaneId, TenantId};
 use tidings_core::judge::{ClaimPlan, LanePlan};
 use tidings_core::policy::LEASE;
+use tidings_core::senders::SendsAs;
 use tidings_core::store::Claimed;
 use tidings_core::time::Clock as _;
 use tidings_core::words::Class;
@@ -40,6 +41,7 @@ pub struct Pump {
     dispatch: Arc<Dispatch>,
     instance: InstanceId,
     lanes: Vec<Lane>,
+    sends_as: Arc<SendsAs>,
     paused: Arc<AtomicBool>,
 }
 
@@ -55,7 +57,9 @@ impl Pump {
             next_poll: Instant::now(),
         };
         let lanes = app.routing.routes.iter().filter(|route| !route.accounts.is_empty()).map(lane).collect();
-        Self { app, dispatch, instance, lanes, paused }
+        let accounts = app.routing.accounts.iter();
+        let sends_as = Arc::new(SendsAs::new(accounts.map(|account| (account.id, account.sends_as.clone()))));
+        Self { app, dispatch, instance, lanes, sends_as, paused }
     }
 
     /// Runs until the process stops claiming.
@@ -123,7 +127,8 @@ impl Pump {
             lanes.reverse();
         }
         self.offer(&full);
-        (!lanes.is_empty()).then(|| ClaimPlan { instance: self.instance, lease_until: now.plus(LEASE), lanes, accounts })
+        let (instance, sends_as) = (self.instance, self.sends_as.clone());
+        (!lanes.is_empty()).then(|| ClaimPlan { instance, lease_until: now.plus(LEASE), lanes, accounts, sends_as })
     }
 
     /// Lets other processes know of lanes that this one has no room for, once.

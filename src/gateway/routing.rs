@@ -6,6 +6,7 @@ use std::sync::Arc;
 use tidings_core::adapter::Adapter;
 use tidings_core::address::{EmailAddress, Mailbox};
 use tidings_core::ids::{AccountId, LaneId};
+use tidings_core::senders::may_send_as;
 use tidings_core::words::{Channel, Class};
 
 /// The route of messages that go to the sandbox.
@@ -40,11 +41,7 @@ pub struct Account {
 impl Account {
     /// Whether this account may send as `from` (`sends_as`).
     pub fn may_send_as(&self, from: &EmailAddress) -> bool {
-        if self.sends_as.is_empty() {
-            return true;
-        }
-        let canonical = from.canonical();
-        self.sends_as.iter().any(|allowed| allowed == &canonical || allowed == from.domain())
+        self.sends_as.is_empty() || may_send_as(&self.sends_as, &from.canonical())
     }
 }
 

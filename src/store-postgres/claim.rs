@@ -6,18 +6,19 @@ use std::collections::HashMap;
 use sqlx::{Connection, PgConnection};
 use tidings_core::crash::fail_point;
 use tidings_core::delivery::Delivery;
-use tidings_core::ids::TenantId;
+use tidings_core::ids::{AccountId, TenantId};
 use tidings_core::judge::{Candidate, ClaimPlan, LanePlan, SuppressionScope, judge};
 use tidings_core::policy::Rules;
 use tidings_core::state::State;
 use tidings_core::store::{Claimed, LaneSeen, StoreError};
 use tidings_core::time::Timestamp;
+use tidings_core::words::AttemptOutcome;
 use uuid::Uuid;
 
 use crate::apply::{Written, apply};
 use crate::error::{before, committing};
 use crate::instant::At;
-use crate::rows::{OpenRow, open_rows};
+use crate::rows::{OpenRow, open_rows, word};
 use crate::{PostgresStore, SCHEMA_VERSION};
 
 /// How many tenants with due rows one look at the ring finds.
@@ -39,7 +40,7 @@ pub(crate) async fn claim(store: &PostgresStore, rules: &Rules, plan: &ClaimPlan
     if due.is_empty() {
         return Ok(Claimed { lanes, ..Claimed::default() });
     }
-    let candidates = with_facts(&mut tx, due, now).await?;
+    let candidates = with_facts(&mut tx, plan, due, now).await?;
     let changes = judge(rules, plan, &candidates, now);
     let mut written = Written::default();
     apply(&mut tx, &changes, now, &mut written).await?;
@@ -170,7 +171,13 @@ async fn candidates(
 }
 
 /// What decides beside the row itself: suppressions of its address, and whether its tenant may send.
-async fn with_facts(conn: &mut PgConnection, due: Vec<Delivery>, now: Timestamp) -> Result<Vec<Candidate>, StoreError> {
+async fn with_facts(
+    conn: &mut PgConnection,
+    plan: &ClaimPlan,
+    due: Vec<Delivery>,
+    now: Timestamp,
+) -> Result<Vec<Candidate>, StoreError> {
+    let mut refusals = refusals(conn, plan, &due).await?;
     let ids: Vec<Uuid> = due.iter().map(|delivery| delivery.id.as_uuid()).collect();
     let rows = sqlx::query!(
         r#"SELECT q.id, COALESCE(t.state = 'active', false) AS "tenant_active!", ARRAY(
@@ -189,9 +196,33 @@ async fn with_facts(conn: &mut PgConnection, due: Vec<Delivery>, now: Timestamp)
     let candidate = |delivery: Delivery| {
         // Locked by us, so it is there; and what is not known does not go out (S-220).
         let (tenant_active, scopes) = facts.remove(&delivery.id.as_uuid()).unwrap_or_default();
-        Candidate { delivery, suppressions: scopes.iter().map(|scope| reach(scope)).collect(), tenant_active }
+        let refused_by = refusals.remove(&delivery.id.as_uuid()).unwrap_or_default();
+        Candidate { delivery, suppressions: scopes.iter().map(|scope| reach(scope)).collect(), tenant_active, refused_by }
     };
     Ok(due.into_iter().map(candidate).collect())
+}
+
+/// Who refused candidates in their generation; asked only of those that were tried before and could go elsewhere.
+async fn refusals(conn: &mut PgConnection, plan: &ClaimPlan, due: &[Delivery]) -> Result<HashMap<Uuid, Vec<AccountId>>, StoreError> {
+    let mut refusals: HashMap<Uuid, Vec<AccountId>> = HashMap::new();
+    let tried = || due.iter().filter(|delivery| delivery.attempt_count > 0 && plan.has_choice(delivery.lane));
+    let ids: Vec<Uuid> = tried().map(|delivery| delivery.id.as_uuid()).collect();
+    if ids.is_empty() {
+        return Ok(refusals);
+    }
+    let rows = sqlx::query!(
+        r#"SELECT delivery_id, generation, account_id AS "account_id!", outcome FROM attempts
+         WHERE delivery_id = ANY($1) AND account_id IS NOT NULL"#,
+        &ids[..],
+    );
+    for row in rows.fetch_all(conn).await.map_err(before)? {
+        let is_same =
+            tried().any(|tried| tried.id.as_uuid() == row.delivery_id && Ok(tried.generation) == u16::try_from(row.generation));
+        if is_same && word::<AttemptOutcome>(&row.outcome)?.refused_here() {
+            refusals.entry(row.delivery_id).or_default().push(AccountId(row.account_id));
+        }
+    }
+    Ok(refusals)
 }
 
 /// How far a suppression reaches; a word of a newer binary reaches everybody (S-220).

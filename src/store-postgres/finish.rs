@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use sqlx::{Connection, PgConnection};
 use tidings_core::crash::fail_point;
 use tidings_core::delivery::Delivery;
-use tidings_core::ids::DeliveryId;
+use tidings_core::ids::{AccountId, DeliveryId};
 use tidings_core::policy::Rules;
 use tidings_core::state::State;
 use tidings_core::store::StoreError;
@@ -72,7 +72,7 @@ async fn finish_round(
             None => Landed::Gone,
             Some(None) => Landed::Fenced,
             Some(Some(delivery)) => {
-                let facts = facts(delivery, known.get(&item.id.as_uuid()), item.number);
+                let facts = facts(delivery, known.get(&item.id.as_uuid()), item);
                 match transition::finish(rules, &facts, item, now) {
                     None => Landed::Already,
                     Some(change) => {
@@ -124,8 +124,8 @@ async fn lock(conn: &mut PgConnection, ids: &[Uuid]) -> Result<HashMap<DeliveryI
     Ok(deliveries)
 }
 
-/// Number, generation, outcome, and whether it carries the acceptance of its generation.
-type KnownAttempt = (i16, i16, AttemptOutcome, bool);
+/// Number, generation, outcome, whether it carries the acceptance of its generation, and by which account.
+type KnownAttempt = (i16, i16, AttemptOutcome, bool, Option<i32>);
 
 async fn known_attempts(conn: &mut PgConnection, ids: &[Uuid]) -> Result<HashMap<Uuid, Vec<KnownAttempt>>, StoreError> {
     let mut known: HashMap<Uuid, Vec<KnownAttempt>> = HashMap::new();
@@ -133,7 +133,7 @@ async fn known_attempts(conn: &mut PgConnection, ids: &[Uuid]) -> Result<HashMap
         return Ok(known);
     }
     let rows = sqlx::query!(
-        r#"SELECT delivery_id, number, generation, outcome, accepted_at IS NOT NULL AS "is_acceptance!" FROM attempts
+        r#"SELECT delivery_id, number, generation, outcome, accepted_at IS NOT NULL AS "is_acceptance!", account_id FROM attempts
          WHERE delivery_id = ANY($1)"#,
         ids,
     )
@@ -141,14 +141,18 @@ async fn known_attempts(conn: &mut PgConnection, ids: &[Uuid]) -> Result<HashMap
     .await
     .map_err(before)?;
     for row in rows {
-        known.entry(row.delivery_id).or_default().push((row.number, row.generation, word(&row.outcome)?, row.is_acceptance));
+        known.entry(row.delivery_id).or_default().push((row.number, row.generation, word(&row.outcome)?, row.is_acceptance, row.account_id));
     }
     Ok(known)
 }
 
-fn facts(delivery: Delivery, known: Option<&Vec<KnownAttempt>>, number: u16) -> FinishFacts {
+fn facts(delivery: Delivery, known: Option<&Vec<KnownAttempt>>, item: &Finish) -> FinishFacts {
     let known = known.map(Vec::as_slice).unwrap_or_default();
-    let recorded = known.iter().find(|attempt| u16::try_from(attempt.0) == Ok(number)).map(|attempt| attempt.2);
+    let recorded = known.iter().find(|attempt| u16::try_from(attempt.0) == Ok(item.number)).map(|attempt| attempt.2);
     let accepted_generations = known.iter().filter(|attempt| attempt.3).filter_map(|attempt| u16::try_from(attempt.1).ok()).collect();
-    FinishFacts { delivery, recorded, accepted_generations }
+    let others = known.iter().filter(|attempt| {
+        u16::try_from(attempt.1) == Ok(item.generation) && u16::try_from(attempt.0) != Ok(item.number)
+    });
+    let tried = others.filter_map(|attempt| Some((AccountId(attempt.4?), attempt.2))).collect();
+    FinishFacts { delivery, recorded, accepted_generations, tried }
 }

@@ -78,6 +78,7 @@ pub(crate) struct OpenRow {
     pub(crate) check_at: Option<At>,
     pub(crate) rung: i16,
     pub(crate) expires_at: At,
+    pub(crate) sender: Option<String>,
 }
 
 /// `SELECT` of `OpenRow`s; `q` and `l` are the row and its lane in what follows.
@@ -88,7 +89,7 @@ macro_rules! open_rows {
             "SELECT q.id, q.tenant_id, q.mode, q.lane, l.channel, l.class, q.category, q.state, q.available_at, \
              q.lease_expires_at, q.lease_owner, q.account_id, q.attempt_number, q.attempt_started_at, q.generation, \
              q.attempt_count, q.attempts_used, q.attempt_limit, q.lost_count, q.build_failures, q.unresolved, q.flags, \
-             q.no_resend, q.version, q.ambiguous_since, q.check_at, q.rung, q.expires_at " + $tail,
+             q.no_resend, q.version, q.ambiguous_since, q.check_at, q.rung, q.expires_at, q.sender " + $tail,
             $($argument),+
         )
     };
@@ -133,6 +134,7 @@ impl OpenRow {
             check_at: self.check_at.map(|at| at.0),
             rung: count(self.rung)?,
             expires_at: self.expires_at.0,
+            sender: self.sender,
             flags: Flags(self.flags),
             reason: None,
             settled_at: None,
@@ -214,6 +216,7 @@ impl RecordRow {
             check_at: None,
             rung: 0,
             expires_at: self.expires_at.0,
+            sender: None,
             flags: Flags(self.flags),
             reason: self.reason.as_deref().map(word::<Reason>).transpose()?,
             settled_at: self.settled_at.map(|at| at.0),

@@ -5,18 +5,19 @@ use std::collections::{HashMap, HashSet};
 
 use sqlx::sqlite::SqliteConnection;
 use sqlx::{query, query_scalar};
-use tidings_core::ids::{DeliveryId, TenantId};
+use tidings_core::ids::{AccountId, DeliveryId, LaneId, TenantId};
 use tidings_core::judge::{Candidate, ClaimPlan, LanePlan, SuppressionScope, judge};
 use tidings_core::policy::Rules;
 use tidings_core::state::State;
 use tidings_core::store::{Claimed, LaneSeen, StoreError};
 use tidings_core::time::Timestamp;
+use tidings_core::words::AttemptOutcome;
 use uuid::Uuid;
 
 use crate::SCHEMA_VERSION;
 use crate::apply::apply;
 use crate::error::store_error;
-use crate::rows::{DeliveryRow, ids_json, json, open_rows};
+use crate::rows::{DeliveryRow, ids_json, json, number, open_rows, word};
 
 /// Tenants that one step of the ring finds.
 const RING: usize = 16;
@@ -36,7 +37,7 @@ pub(crate) async fn claim(
         rows.extend(found);
         lanes.push(seen);
     }
-    let candidates = with_facts(connection, rows, now).await?;
+    let candidates = with_facts(connection, plan, rows, now).await?;
     let changes = judge(rules, plan, &candidates, now);
     apply(connection, &changes, now).await?;
 
@@ -160,12 +161,18 @@ async fn due_rows(
     .map_err(store_error)
 }
 
-async fn with_facts(connection: &mut SqliteConnection, rows: Vec<DeliveryRow>, now: Timestamp) -> Result<Vec<Candidate>, StoreError> {
+async fn with_facts(
+    connection: &mut SqliteConnection,
+    plan: &ClaimPlan,
+    rows: Vec<DeliveryRow>,
+    now: Timestamp,
+) -> Result<Vec<Candidate>, StoreError> {
     if rows.is_empty() {
         return Ok(Vec::new());
     }
     let mut suppressed = suppressions(connection, &rows, now).await?;
     let inactive = inactive_tenants(connection, &rows).await?;
+    let mut refusals = refusals(connection, plan, &rows).await?;
     let mut candidates = Vec::with_capacity(rows.len());
     for row in rows {
         let id = row.id;
@@ -173,6 +180,7 @@ async fn with_facts(connection: &mut SqliteConnection, rows: Vec<DeliveryRow>, n
             candidates.push(Candidate {
                 suppressions: suppressed.remove(&id).unwrap_or_default(),
                 tenant_active: !inactive.contains(&delivery.tenant.0),
+                refused_by: refusals.remove(&id).unwrap_or_default(),
                 delivery,
             });
         }
@@ -200,6 +208,33 @@ async fn suppressions(
         suppressed.entry(row.id).or_default().push(reach(&row.scope));
     }
     Ok(suppressed)
+}
+
+/// Who refused candidates in their generation; asked only of those that were tried before and could go elsewhere.
+async fn refusals(
+    connection: &mut SqliteConnection,
+    plan: &ClaimPlan,
+    rows: &[DeliveryRow],
+) -> Result<HashMap<Uuid, Vec<AccountId>>, StoreError> {
+    let mut refusals: HashMap<Uuid, Vec<AccountId>> = HashMap::new();
+    let is_choice = |row: &DeliveryRow| i32::try_from(row.lane).is_ok_and(|lane| plan.has_choice(LaneId(lane)));
+    let tried: Vec<&DeliveryRow> = rows.iter().filter(|row| row.attempt_count > 0 && is_choice(row)).collect();
+    if tried.is_empty() {
+        return Ok(refusals);
+    }
+    let ids = ids_json(tried.iter().map(|row| DeliveryId::from_uuid(row.id)));
+    let found = query!(
+        r#"SELECT a.delivery_id AS "delivery_id!: Uuid", a.generation AS "generation!", a.account_id AS "account_id!", a.outcome AS "outcome!"
+           FROM json_each(?1) x CROSS JOIN attempts a ON a.delivery_id = unhex(x.value) WHERE a.account_id IS NOT NULL"#,
+        ids
+    );
+    for row in found.fetch_all(connection).await.map_err(store_error)? {
+        let is_same = tried.iter().any(|tried| tried.id == row.delivery_id && tried.generation == row.generation);
+        if is_same && word::<AttemptOutcome>(&row.outcome)?.refused_here() {
+            refusals.entry(row.delivery_id).or_default().push(AccountId(number(row.account_id)?));
+        }
+    }
+    Ok(refusals)
 }
 
 async fn inactive_tenants(connection: &mut SqliteConnection, rows: &[DeliveryRow]) -> Result<HashSet<i32>, StoreError> {

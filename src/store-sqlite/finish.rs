@@ -7,7 +7,7 @@ use sqlx::query;
 use sqlx::sqlite::SqliteConnection;
 use tidings_core::crash::fail_point;
 use tidings_core::delivery::{Change, Delivery};
-use tidings_core::ids::DeliveryId;
+use tidings_core::ids::{AccountId, DeliveryId};
 use tidings_core::policy::Rules;
 use tidings_core::state::State;
 use tidings_core::store::StoreError;
@@ -77,6 +77,7 @@ async fn write(connection: &mut SqliteConnection, rules: &Rules, batch: &[&Finis
         let facts = FinishFacts {
             delivery,
             recorded: past.recorded.iter().find(|(number, _)| *number == item.number).map(|(_, outcome)| *outcome),
+            tried: past.tried_before(item),
             accepted_generations: past.accepted,
         };
         match transition::finish(rules, &facts, item, now) {
@@ -122,7 +123,7 @@ async fn records(connection: &mut SqliteConnection, ids: String) -> Result<Vec<D
             0 AS "attempt_limit!: i64", 0 AS "lost_count!: i64", 0 AS "build_failures!: i64", d.unresolved AS "unresolved!",
             NULL AS "no_resend?: String", NULL AS "available_at?: i64", NULL AS "lease_expires_at?: i64", NULL AS "lease_owner?: i64",
             d.account_id AS "account_id?", NULL AS "attempt_started_at?: i64", NULL AS "ambiguous_since?: i64", NULL AS "check_at?: i64",
-            0 AS "rung!: i64", d.expires_at AS "expires_at!", d.flags AS "flags!", d.reason AS "reason?", d.settled_at AS "settled_at?"
+            0 AS "rung!: i64", d.expires_at AS "expires_at!", NULL AS "sender?: String", d.flags AS "flags!", d.reason AS "reason?", d.settled_at AS "settled_at?"
            FROM json_each(?1) x CROSS JOIN deliveries d ON d.id = unhex(x.value) WHERE d.state IS NOT NULL"#,
         ids
     )
@@ -136,6 +137,16 @@ async fn records(connection: &mut SqliteConnection, ids: String) -> Result<Vec<D
 struct Past {
     recorded: Vec<(u16, AttemptOutcome)>,
     accepted: Vec<u16>,
+    /// Number, generation, account and outcome.
+    calls: Vec<(u16, u16, AccountId, AttemptOutcome)>,
+}
+
+impl Past {
+    /// The other calls of the same generation.
+    fn tried_before(&self, item: &Finish) -> Vec<(AccountId, AttemptOutcome)> {
+        let others = self.calls.iter().filter(|(number, generation, ..)| *generation == item.generation && *number != item.number);
+        others.map(|(_, _, account, outcome)| (*account, *outcome)).collect()
+    }
 }
 
 /// The recorded attempts of those that have any: all but a first attempt that is still running.
@@ -154,13 +165,17 @@ async fn history(
     let ids = ids_json(asked);
     let rows = query!(
         r#"SELECT a.delivery_id AS "delivery_id!: Uuid", a.number AS "number!", a.generation AS "generation!", a.outcome AS "outcome!",
-            a.accepted_at IS NOT NULL AS "accepted!: bool"
+            a.accepted_at IS NOT NULL AS "accepted!: bool", a.account_id
            FROM json_each(?1) x CROSS JOIN attempts a ON a.delivery_id = unhex(x.value)"#,
         ids
     );
     for row in rows.fetch_all(connection).await.map_err(store_error)? {
         let past = history.entry(DeliveryId::from_uuid(row.delivery_id)).or_default();
-        past.recorded.push((number(row.number)?, word(&row.outcome)?));
+        let (attempt, outcome) = (number(row.number)?, word(&row.outcome)?);
+        past.recorded.push((attempt, outcome));
+        if let Some(account) = row.account_id {
+            past.calls.push((attempt, number(row.generation)?, AccountId(number(account)?), outcome));
+        }
         if row.accepted {
             past.accepted.push(number(row.generation)?);
         }

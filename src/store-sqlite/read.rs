@@ -103,7 +103,7 @@ async fn deliveries(connection: &mut SqliteConnection, id: NotificationId) -> Re
             q.no_resend AS "no_resend?", q.available_at AS "available_at?", q.lease_expires_at AS "lease_expires_at?",
             q.lease_owner AS "lease_owner?", iif(q.id IS NULL, d.account_id, q.account_id) AS "account_id?: i64",
             q.attempt_started_at AS "attempt_started_at?", q.ambiguous_since AS "ambiguous_since?", q.check_at AS "check_at?",
-            coalesce(q.rung, 0) AS "rung!: i64", coalesce(q.expires_at, d.expires_at) AS "expires_at!: i64",
+            coalesce(q.rung, 0) AS "rung!: i64", coalesce(q.expires_at, d.expires_at) AS "expires_at!: i64", q.sender AS "sender?",
             coalesce(q.flags, d.flags) AS "flags!: i64", iif(q.id IS NULL, d.reason, NULL) AS "reason?: String", d.settled_at AS "settled_at?",
             d.address AS "address?", d.ref AS "reference?", d.copies AS "copies?", d.message_id AS "message_id?", d.updated_at AS "updated_at!"
            FROM deliveries d LEFT JOIN queue q ON q.id = d.id WHERE d.id > ?1 AND d.id <= ?2 ORDER BY d.id"#,
@@ -141,6 +141,7 @@ async fn deliveries(connection: &mut SqliteConnection, id: NotificationId) -> Re
             check_at: row.check_at,
             rung: row.rung,
             expires_at: row.expires_at,
+            sender: row.sender,
             flags: row.flags,
             reason: row.reason,
             settled_at: row.settled_at,

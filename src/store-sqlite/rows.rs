@@ -24,7 +24,7 @@ macro_rules! open_rows {
                 q.unresolved AS "unresolved!", q.no_resend AS "no_resend?", q.available_at AS "available_at?",
                 q.lease_expires_at AS "lease_expires_at?", q.lease_owner AS "lease_owner?", q.account_id AS "account_id?",
                 q.attempt_started_at AS "attempt_started_at?", q.ambiguous_since AS "ambiguous_since?", q.check_at AS "check_at?",
-                q.rung AS "rung!", q.expires_at AS "expires_at!", q.flags AS "flags!", NULL AS "reason?: String",
+                q.rung AS "rung!", q.expires_at AS "expires_at!", q.sender AS "sender?", q.flags AS "flags!", NULL AS "reason?: String",
                 NULL AS "settled_at?: i64" "# + $from
             $(, $argument)*
         )
@@ -61,6 +61,7 @@ pub(crate) struct DeliveryRow {
     pub(crate) check_at: Option<i64>,
     pub(crate) rung: i64,
     pub(crate) expires_at: i64,
+    pub(crate) sender: Option<String>,
     pub(crate) flags: i64,
     pub(crate) reason: Option<String>,
     pub(crate) settled_at: Option<i64>,
@@ -104,6 +105,7 @@ impl DeliveryRow {
             check_at: self.check_at.map(Timestamp::from_micros),
             rung: number(self.rung)?,
             expires_at: Timestamp::from_micros(self.expires_at),
+            sender: self.sender,
             flags: Flags(number(self.flags)?),
             reason: self.reason.as_deref().map(word).transpose()?,
             settled_at: self.settled_at.map(Timestamp::from_micros),

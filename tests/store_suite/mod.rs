@@ -16,6 +16,7 @@ pub mod finishing;
 pub mod random;
 pub mod reading;
 pub mod registry;
+pub mod routing;
 pub mod sandboxing;
 pub mod sweeping;
 
@@ -91,6 +92,9 @@ macro_rules! store_suite {
             claiming::a_newer_schema_version_is_left_alone,
             claiming::a_row_with_an_unknown_word_is_stepped_over_by_a_claim,
             claiming::a_claim_without_room_writes_nothing,
+            routing::a_row_goes_by_an_account_that_may_send_as_its_author,
+            routing::who_refused_a_message_is_not_asked_again_in_its_generation,
+            routing::rows_that_nobody_may_send_stand_aside_for_those_behind,
             finishing::an_acceptance_ends_the_delivery_and_is_recorded_with_its_attempt,
             finishing::a_temporary_refusal_waits_for_its_next_try,
             finishing::used_up_tries_end_in_the_list_of_dead_letters,

@@ -101,7 +101,7 @@ impl World {
     pub fn plan(&self, free: u16, now: Timestamp) -> ClaimPlan {
         let lanes = Class::ALL.iter().map(|class| self.lane_plan(*class, free)).collect();
         let account = AccountCapacity { account: self.account, free, free_for_others: free, free_for_bulk: free };
-        ClaimPlan { instance: self.instance, lease_until: now.plus(LEASE), lanes, accounts: vec![account] }
+        ClaimPlan { instance: self.instance, lease_until: now.plus(LEASE), lanes, accounts: vec![account], sends_as: Arc::default() }
     }
 
     /// The plan of one lane, from the ring's start.
@@ -138,6 +138,7 @@ impl World {
             report: Report::new(outcome),
             jitter: 0.5,
             position: RoutePosition { is_failover: false, has_other: false, has_later: false },
+            others: Vec::new(),
             receipt_window: None,
             sandbox: false,
             match_key: None,

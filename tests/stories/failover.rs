@@ -23,7 +23,6 @@ on_both_databases!(
     a_message_that_may_have_been_taken_stays_until_its_hold_is_over,
     a_refused_sender_tries_the_next_account_and_fails_behind_the_last,
     a_refused_recipient_is_nobody_elses_business,
-    #[ignore = "it goes by the first account with room: the judgement does not look at sends_as"]
     a_message_goes_by_an_account_that_may_send_as_its_author,
 );
 

@@ -1,12 +1,14 @@
 //! How a notification stands now: every delivery with what is known of it and how sure that is (S-020).
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use serde::{Serialize, Serializer};
 use tidings_core::address::EmailAddress;
 use tidings_core::delivery::{AttemptRecord, Delivery, Flags};
 use tidings_core::ids::{AccountId, DeliveryId};
 use tidings_core::secrets::{CannotOpen, Keyring};
+use tidings_core::senders::may_send_as;
 use tidings_core::state::{Certainty, State};
 use tidings_core::status::{Circumstances, summary, wait_reason};
 use tidings_core::store::{StoredDelivery, StoredNotification};
@@ -14,7 +16,7 @@ use tidings_core::time::Timestamp;
 use tidings_core::words::{AttemptOutcome, Channel, Reason, WaitReason};
 
 use super::view::{Instant, NotificationView, Opened, Pairs, StatusUrl, metadata, status, to_json};
-use crate::routing::Routing;
+use crate::routing::{Account, Routing};
 use crate::sealed;
 
 /// What a read needs beside the stored notification.
@@ -112,7 +114,10 @@ impl Reader<'_> {
 
     /// What holds up the lane of a delivery as a whole, and the account that takes it next where there can be only one.
     fn lane(&self, delivery: &Delivery) -> (Option<WaitReason>, Option<&str>) {
-        let mut on = self.routing.of_lane(delivery.lane).into_iter().flat_map(|route| &route.accounts).filter(|account| account.is_on);
+        let may = |account: &&Arc<Account>| {
+            account.is_on && delivery.sender.as_deref().is_none_or(|sender| may_send_as(&account.sends_as, sender))
+        };
+        let mut on = self.routing.of_lane(delivery.lane).into_iter().flat_map(|route| &route.accounts).filter(may);
         match (on.next(), on.next()) {
             (None, _) => (Some(WaitReason::NoAccount), None),
             (Some(only), None) => (None, Some(&only.name)),

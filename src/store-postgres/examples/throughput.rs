@@ -52,7 +52,7 @@ async fn main() -> Result<(), Failed> {
             LanePlan { lane, class: Class::Transactional, route: vec![account], limit: slots, tenant_limit: slots, cursor: None, low };
         let capacity = AccountCapacity { account, free: slots, free_for_others: slots, free_for_bulk: slots };
         let lease_until = now.plus(Duration::from_secs(600));
-        let claim = Some(ClaimPlan { instance, lease_until, lanes: vec![lane], accounts: vec![capacity] });
+        let claim = Some(ClaimPlan { instance, lease_until, lanes: vec![lane], accounts: vec![capacity], sends_as: Default::default() });
         let results = pace.time(store.commit(&rules, WriteBatch { claim, ..WriteBatch::default() }, now)).await;
         let dispatched = results.claim.ok_or("a claim was asked for")??.dispatched;
         if dispatched.is_empty() {
@@ -148,6 +148,7 @@ fn accepted(id: tidings_core::ids::DeliveryId, account: AccountId, now: Timestam
         report: Report::new(Outcome::Accepted { message_id: Some("4F1A2B3C".to_owned()), refused_copies: Vec::new() }),
         jitter: 0.5,
         position: RoutePosition { is_failover: false, has_other: false, has_later: false },
+        others: Vec::new(),
         receipt_window: None,
         sandbox: false,
         match_key: None,

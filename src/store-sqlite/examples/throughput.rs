@@ -108,7 +108,7 @@ fn plan(instance: InstanceId, lane: LaneId, account: AccountId, limit: u16) -> C
     let route = vec![account];
     let lane = LanePlan { lane, class: Class::Transactional, route, limit, tenant_limit: limit, cursor: None, low: None };
     let accounts = vec![AccountCapacity { account, free: limit, free_for_others: limit, free_for_bulk: limit }];
-    ClaimPlan { instance, lease_until: NOW.plus(Duration::from_secs(60)), lanes: vec![lane], accounts }
+    ClaimPlan { instance, lease_until: NOW.plus(Duration::from_secs(60)), lanes: vec![lane], accounts, sends_as: Default::default() }
 }
 
 fn acceptance(delivery: &Delivery, account: AccountId) -> Finish {
@@ -122,6 +122,7 @@ fn acceptance(delivery: &Delivery, account: AccountId) -> Finish {
         report: Report::new(Outcome::Accepted { message_id: Some("4F1A".into()), refused_copies: Vec::new() }).with_code("250 2.0.0"),
         jitter: 0.5,
         position: RoutePosition { is_failover: false, has_other: false, has_later: false },
+        others: Vec::new(),
         receipt_window: None,
         sandbox: false,
         match_key: None,

@@ -85,6 +85,7 @@ fn second_try() -> StoredNotification {
         check_at: None,
         rung: 0,
         expires_at: NOW.plus(Duration::from_secs(3_600)),
+        sender: None,
         flags: Flags::default(),
         reason: None,
         settled_at: None,
