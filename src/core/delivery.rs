@@ -29,6 +29,8 @@ impl Flags {
     pub const CLICKED: Self = Self(1 << 7);
     /// Its acceptance or end is proven by a receipt, a look-up or an operator.
     pub const CONFIRMED: Self = Self(1 << 8);
+    /// An operator asked for this generation though an earlier one was taken: that acceptance does not stop it.
+    pub const ASKED_AGAIN: Self = Self(1 << 9);
 
     /// Whether all bits of `flag` are set.
     pub const fn has(self, flag: Self) -> bool {
@@ -39,6 +41,12 @@ impl Flags {
     #[must_use]
     pub const fn with(self, flag: Self) -> Self {
         Self(self.0 | flag.0)
+    }
+
+    /// Without the bits of `flag`.
+    #[must_use]
+    pub const fn without(self, flag: Self) -> Self {
+        Self(self.0 & !flag.0)
     }
 }
 
@@ -124,9 +132,9 @@ impl Delivery {
         }
     }
 
-    /// Whether this is in the list of dead letters: `dead`, and `unknown`.
+    /// Whether this is in the list of dead letters: `dead` and `unknown`, until an operator discards it (S-060).
     pub const fn needs_attention(&self) -> bool {
-        matches!(self.state, State::Dead | State::Unknown)
+        matches!(self.state, State::Dead | State::Unknown) && !matches!(self.reason, Some(Reason::Discarded))
     }
 }
 

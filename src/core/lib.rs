@@ -4,6 +4,7 @@
 //! arguments, decisions go out as values. The stores, the send adapters and the webhook dialects stand around this
 //! crate and depend on it; it depends on none of them.
 
+pub mod acts;
 pub mod adapter;
 pub mod address;
 pub mod content;

@@ -23,6 +23,10 @@ pub const POISON_LOSSES: u16 = 2;
 pub const SEND_AT_HORIZON: Duration = Duration::from_secs(90 * 86_400);
 /// After how long a row that no account of its route may send is looked at again.
 pub const NOBODY_RETRY: Duration = Duration::from_secs(30);
+/// How long after its end a delivery may be sent again by an operator (S-063).
+pub const REPLAY_WINDOW: Duration = Duration::from_secs(14 * 86_400);
+/// How often a dead letter may be replayed in bulk (S-062).
+pub const MOST_REPLAYS: u16 = 3;
 /// A message that could not be built is tried once more after this.
 pub const BUILD_RETRY: Duration = Duration::from_secs(30);
 
@@ -151,6 +155,12 @@ impl Rules {
     pub fn on_ambiguous(&self, category: &str, class: Class, channel: Channel) -> OnAmbiguous {
         let own = self.categories.get(category).and_then(|category| category.on_ambiguous);
         own.unwrap_or_else(|| self.of(class).ambiguity.on(channel))
+    }
+
+    /// How long a message of this category is worth sending from when it is due, where the request names no end.
+    pub fn deadline(&self, category: &str, class: Class) -> Duration {
+        let own = self.categories.get(category).and_then(|category| category.expires_in);
+        own.unwrap_or(self.of(class).retry.deadline)
     }
 
     /// The settings that contradict each other; empty for the defaults.

@@ -62,6 +62,8 @@ pub struct FinishFacts {
     pub delivery: Delivery,
     /// What is recorded of this very attempt already.
     pub recorded: Option<AttemptOutcome>,
+    /// An operator settled this very attempt: it is no longer counted as unresolved.
+    pub settled: bool,
     /// Generations of which an acceptance is recorded.
     pub accepted_generations: Vec<u16>,
     /// The other calls of the same generation: by whom, and what came of them.
@@ -131,6 +133,12 @@ pub fn dispatch(delivery: &Delivery, account: AccountId, instance: InstanceId, l
     draft.step(Event::Cleared, None, now)
 }
 
+/// Whether a recorded acceptance of `generation` is the answer to this delivery: that of an earlier generation is not,
+/// where an operator knew of it and asked for another send (row 30).
+pub const fn acceptance_stops(delivery: &Delivery, generation: u16) -> bool {
+    generation == delivery.generation || !delivery.flags.has(Flags::ASKED_AGAIN)
+}
+
 /// Ends a waiting row that is past `expires_at`, or too late after its `send_at` (row 3, S-048, S-071).
 pub fn expire(rules: &Rules, delivery: &Delivery, now: Timestamp) -> Option<Change> {
     let lateness = rules.of(delivery.class).max_lateness;
@@ -155,8 +163,8 @@ pub fn stop(delivery: &Delivery, reason: Reason, now: Timestamp) -> Option<Chang
     Draft::of(delivery).step(event, Some(reason), now)
 }
 
-/// Judges a row whose lease ended: its call may have gone out (row 14, S-036). `was_accepted` tells that evidence of an
-/// earlier generation waits to be applied (row 15).
+/// Judges a row whose lease ended: its call may have gone out (row 14, S-036). `was_accepted` tells that evidence which
+/// `acceptance_stops` it waits to be applied (row 15).
 pub fn reap(rules: &Rules, delivery: &Delivery, was_accepted: bool, now: Timestamp) -> Option<Change> {
     let mut draft = Draft::of(delivery);
     draft.after.attempt_count += 1;
@@ -230,7 +238,7 @@ fn land(rules: &Rules, facts: &FinishFacts, item: &Finish, now: Timestamp) -> Op
     draft.attempt = Some(record(item, item.report.outcome.word(), is_late));
     draft.copies.clone_from(&item.copies);
 
-    let taken_before = !facts.accepted_generations.is_empty();
+    let taken_before = facts.accepted_generations.iter().any(|generation| acceptance_stops(delivery, *generation));
     let is_accepted = matches!(item.report.outcome, Outcome::Accepted { .. });
     if taken_before && !is_accepted {
         // An earlier generation was taken, as became known while this call ran (rows 15 and 18).
@@ -322,7 +330,7 @@ fn land_late(facts: &FinishFacts, item: &Finish, now: Timestamp) -> Option<Chang
     let delivery = &facts.delivery;
     let mut draft = Draft::of(delivery);
     let word = item.report.outcome.word();
-    if facts.recorded.is_some() {
+    if facts.recorded.is_some() && !facts.settled {
         draft.after.unresolved = draft.after.unresolved.saturating_sub(1);
         if word == AttemptOutcome::NotStarted {
             // The reaper counted a call that never was one.
@@ -347,7 +355,11 @@ fn land_late(facts: &FinishFacts, item: &Finish, now: Timestamp) -> Option<Chang
         | Outcome::Refused { .. }
         | Outcome::Credential
         | Outcome::NotStarted
-        | Outcome::BuildFailed => draft.step(Event::StaleDenial, None, now),
+        | Outcome::BuildFailed => {
+            // Nobody refused these, so that the end behind them keeps their reason.
+            let reason = delivery.reason.filter(|reason| matches!(reason, Reason::HoldOver | Reason::Poison | Reason::Discarded));
+            draft.step(Event::StaleDenial, reason, now)
+        }
     }
 }
 
@@ -373,20 +385,33 @@ fn record(item: &Finish, outcome: AttemptOutcome, late: bool) -> AttemptRecord {
 }
 
 /// A change in the making.
-struct Draft {
+pub(crate) struct Draft {
     before: Delivery,
-    after: Delivery,
-    attempt: Option<AttemptRecord>,
+    /// The delivery as it is to be, but for what its state brings with it.
+    pub(crate) after: Delivery,
+    /// The attempt to insert or complete.
+    pub(crate) attempt: Option<AttemptRecord>,
+    /// An acceptance is recorded, whatever the state says.
+    pub(crate) was_accepted: bool,
     facts_only: Vec<EventType>,
     copies: Option<Vec<u8>>,
 }
 
 impl Draft {
-    fn of(delivery: &Delivery) -> Self {
-        Self { before: delivery.clone(), after: delivery.clone(), attempt: None, facts_only: Vec::new(), copies: None }
+    /// No change yet.
+    pub(crate) fn of(delivery: &Delivery) -> Self {
+        let was_accepted = matches!(delivery.state, State::Accepted | State::Delivered | State::Bounced);
+        Self { before: delivery.clone(), after: delivery.clone(), attempt: None, was_accepted, facts_only: Vec::new(), copies: None }
     }
 
-    fn wait_until(mut self, at: Timestamp) -> Self {
+    /// What is changed beside the state, which stays.
+    pub(crate) fn beside_the_state(mut self) -> Change {
+        self.after.version += 1;
+        Change { before: self.before, after: self.after, attempt: self.attempt, events: Vec::new(), copies: self.copies }
+    }
+
+    /// Waits until this instant, where it comes to wait.
+    pub(crate) fn wait_until(mut self, at: Timestamp) -> Self {
         self.after.available_at = Some(at);
         self
     }
@@ -417,7 +442,8 @@ impl Draft {
         }
     }
 
-    fn step(self, event: Event, reason: Option<Reason>, now: Timestamp) -> Option<Change> {
+    /// Does what the table says of `event`; `None` where it says nothing.
+    pub(crate) fn step(self, event: Event, reason: Option<Reason>, now: Timestamp) -> Option<Change> {
         let from = self.before.state;
         self.step_from(from, event, reason, now)
     }
@@ -427,7 +453,7 @@ impl Draft {
         let facts = Facts {
             unresolved: self.after.unresolved,
             called: self.after.attempt_count > 0,
-            was_accepted: matches!(self.before.state, State::Accepted | State::Delivered | State::Bounced),
+            was_accepted: self.was_accepted,
             channel: self.before.channel,
             reason: self.before.reason,
         };
@@ -461,6 +487,9 @@ impl Draft {
         if !to.is_waiting() {
             after.available_at = None;
             after.blocked = false;
+        } else if after.no_resend.is_some() {
+            // What was stopped while its call ran does not wait for a try that will never be: the next judgement ends it.
+            after.available_at = Some(now);
         }
         if to != State::Dispatching {
             after.lease_expires_at = None;

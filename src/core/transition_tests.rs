@@ -71,7 +71,7 @@ fn outcome_of(delivery: &Delivery, outcome: Outcome, now: Timestamp) -> Finish {
 }
 
 fn facts(delivery: &Delivery) -> FinishFacts {
-    FinishFacts { delivery: delivery.clone(), recorded: None, accepted_generations: Vec::new(), tried: Vec::new() }
+    FinishFacts { delivery: delivery.clone(), recorded: None, settled: false, accepted_generations: Vec::new(), tried: Vec::new() }
 }
 
 fn lost(delivery: &Delivery) -> FinishFacts {
@@ -297,7 +297,7 @@ fn the_same_outcome_twice_is_written_once() {
     let running = claimed(&waiting(Class::Transactional), at(1));
     let item = outcome_of(&running, accepted(), at(2));
     let after = finish(&Rules::default(), &facts(&running), &item, at(2)).unwrap().after;
-    let again = FinishFacts { delivery: after, recorded: Some(AttemptOutcome::Accepted), accepted_generations: vec![1], tried: Vec::new() };
+    let again = FinishFacts { delivery: after, recorded: Some(AttemptOutcome::Accepted), settled: false, accepted_generations: vec![1], tried: Vec::new() };
     assert_eq!(finish(&Rules::default(), &again, &item, at(3)), None);
 }
 

@@ -100,6 +100,7 @@ words! {
         DuplicateCause = "duplicate_cause", CancelledByRequest = "cancelled_by_request",
         CancelledByOperator = "cancelled_by_operator", EarlierHopSucceeded = "earlier_hop_succeeded",
         Erased = "erased", Discarded = "discarded", HoldOver = "hold_over",
+        ResolvedNotSent = "resolved_not_sent",
         Expired = "expired", Cancelled = "cancelled", Refused = "refused",
     }
 }

@@ -153,8 +153,7 @@ fn class_of(app: &App, category: &str, is_named: bool, faults: &mut Faults) -> C
 
 /// The deadline of a request that names none, counted from when it is due.
 fn deadline(app: &App, category: &str, class: Class, due: Timestamp) -> Timestamp {
-    let of_category = app.rules.categories.get(category).and_then(|rules| rules.expires_in);
-    due.plus(of_category.unwrap_or(app.rules.of(class).retry.deadline))
+    due.plus(app.rules.deadline(category, class))
 }
 
 #[allow(clippy::too_many_arguments, reason = "each is one fact of the row, and there is one caller")]

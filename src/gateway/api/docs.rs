@@ -92,6 +92,7 @@ const fn of_reason(reason: Reason) -> &'static str {
         Reason::CancelledByOperator => "An operator cancelled it.",
         Reason::EarlierHopSucceeded => "Another channel reached the person first.",
         Reason::Erased => "The person's data was erased.",
+        Reason::ResolvedNotSent => "An operator found that it was not sent.",
         Reason::Discarded => "An operator discarded it.",
         Reason::HoldOver => "No clear answer came within the time that is waited for one: it may or may not have been sent.",
         Reason::Expired => "With unknown: a try was never answered, and then its deadline passed.",
