@@ -148,12 +148,12 @@ async fn update_records(conn: &mut PgConnection, changes: &[&Change], now: Times
         "UPDATE deliveries d SET state = x.state, reason = x.reason, version = x.version, generation = x.generation,
             attempt_number = x.attempt_number, attempt_count = x.attempt_count, unresolved = x.unresolved, flags = x.flags,
             account_id = x.account_id, expires_at = x.expires_at, attention = x.attention, updated_at = $16,
-            settled_at = x.settled_at, copies = COALESCE(x.copies, d.copies)
+            settled_at = x.settled_at, copies = COALESCE(x.copies, d.copies), sender = COALESCE(x.sender, d.sender)
          FROM unnest($1::uuid[], $2::bool[], $3::int[], $4::text[], $5::text[], $6::int[], $7::smallint[], $8::smallint[],
                      $9::smallint[], $10::smallint[], $11::int[], $12::int[], $13::timestamptz[], $14::bool[],
-                     $15::timestamptz[], $17::bytea[])
+                     $15::timestamptz[], $17::bytea[], $18::text[])
             AS x (id, was_open, before_version, state, reason, version, generation, attempt_number, attempt_count, unresolved,
-                  flags, account_id, expires_at, attention, settled_at, copies)
+                  flags, account_id, expires_at, attention, settled_at, copies, sender)
          WHERE d.id = x.id AND d.id = ANY($1)
             AND ((x.was_open AND d.state IS NULL) OR (NOT x.was_open AND d.state IS NOT NULL AND d.version = x.before_version))
          RETURNING d.id",
@@ -174,6 +174,7 @@ async fn update_records(conn: &mut PgConnection, changes: &[&Change], now: Times
         column(changes, |c| at(c.after.settled_at)) as _,
         At(now),
         column(changes, |c| c.copies.as_deref()) as _,
+        column(changes, |c| c.after.sender.as_deref()) as _,
     )
     .fetch_all(conn)
     .await
@@ -203,10 +204,10 @@ async fn return_to_queue(conn: &mut PgConnection, changes: &[&Change]) -> Result
     sqlx::query!(
         "INSERT INTO queue (id, tenant_id, mode, lane, category, state, available_at, account_id, attempt_number, generation,
             attempt_count, attempts_used, attempt_limit, unresolved, flags, version, ambiguous_since, check_at, expires_at,
-            address_digest, schema_version)
+            address_digest, sender, schema_version)
          SELECT d.id, d.tenant_id, d.mode, d.lane, n.category, x.state, x.available_at, x.account_id, x.attempt_number,
             x.generation, x.attempt_count, x.attempts_used, x.attempt_limit, x.unresolved, x.flags, x.version,
-            x.ambiguous_since, x.check_at, x.expires_at, d.address_digest, n.schema_version
+            x.ambiguous_since, x.check_at, x.expires_at, d.address_digest, d.sender, n.schema_version
          FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::timestamptz[], $5::int[], $6::smallint[], $7::smallint[],
                      $8::smallint[], $9::smallint[], $10::smallint[], $11::smallint[], $12::int[], $13::int[],
                      $14::timestamptz[], $15::timestamptz[], $16::timestamptz[])

@@ -128,7 +128,7 @@ fn patience(part: usize, whole: usize, started: Instant) -> Duration {
 }
 
 /// Runs a batch, and its halves where it fails with an error that `divides`.
-async fn in_parts<'a, T, R>(
+pub(crate) async fn in_parts<'a, T, R>(
     items: &'a [T],
     divides: impl Fn(&StoreError) -> bool,
     run: impl Fn(&'a [T]) -> Running<'a, Vec<R>>,

@@ -100,7 +100,7 @@ fn is_first_call(delivery: &Delivery, item: &Finish) -> bool {
 
 /// The deliveries, locked in the order of their ids: queue rows, and records of those that left. `None` for one that
 /// came back into the queue between the two looks.
-async fn lock(conn: &mut PgConnection, ids: &[Uuid]) -> Result<HashMap<DeliveryId, Option<Delivery>>, StoreError> {
+pub(crate) async fn lock(conn: &mut PgConnection, ids: &[Uuid]) -> Result<HashMap<DeliveryId, Option<Delivery>>, StoreError> {
     let open = open_rows!("FROM queue q JOIN lanes l ON l.id = q.lane WHERE q.id = ANY($1) ORDER BY q.id FOR UPDATE OF q", ids)
         .fetch_all(&mut *conn)
         .await
@@ -124,8 +124,8 @@ async fn lock(conn: &mut PgConnection, ids: &[Uuid]) -> Result<HashMap<DeliveryI
     Ok(deliveries)
 }
 
-/// Number, generation, outcome, whether it carries the acceptance of its generation, and by which account.
-type KnownAttempt = (i16, i16, AttemptOutcome, bool, Option<i32>);
+/// Number, generation, outcome, whether it carries the acceptance of its generation, by which account, and whether it is `late`.
+type KnownAttempt = (i16, i16, AttemptOutcome, bool, Option<i32>, bool);
 
 async fn known_attempts(conn: &mut PgConnection, ids: &[Uuid]) -> Result<HashMap<Uuid, Vec<KnownAttempt>>, StoreError> {
     let mut known: HashMap<Uuid, Vec<KnownAttempt>> = HashMap::new();
@@ -133,7 +133,7 @@ async fn known_attempts(conn: &mut PgConnection, ids: &[Uuid]) -> Result<HashMap
         return Ok(known);
     }
     let rows = sqlx::query!(
-        r#"SELECT delivery_id, number, generation, outcome, accepted_at IS NOT NULL AS "is_acceptance!", account_id FROM attempts
+        r#"SELECT delivery_id, number, generation, outcome, accepted_at IS NOT NULL AS "is_acceptance!", account_id, late FROM attempts
          WHERE delivery_id = ANY($1)"#,
         ids,
     )
@@ -141,18 +141,20 @@ async fn known_attempts(conn: &mut PgConnection, ids: &[Uuid]) -> Result<HashMap
     .await
     .map_err(before)?;
     for row in rows {
-        known.entry(row.delivery_id).or_default().push((row.number, row.generation, word(&row.outcome)?, row.is_acceptance, row.account_id));
+        let known = known.entry(row.delivery_id).or_default();
+        known.push((row.number, row.generation, word(&row.outcome)?, row.is_acceptance, row.account_id, row.late));
     }
     Ok(known)
 }
 
 fn facts(delivery: Delivery, known: Option<&Vec<KnownAttempt>>, item: &Finish) -> FinishFacts {
     let known = known.map(Vec::as_slice).unwrap_or_default();
-    let recorded = known.iter().find(|attempt| u16::try_from(attempt.0) == Ok(item.number)).map(|attempt| attempt.2);
+    let this = known.iter().find(|attempt| u16::try_from(attempt.0) == Ok(item.number));
+    let (recorded, settled) = (this.map(|attempt| attempt.2), this.is_some_and(|attempt| attempt.5));
     let accepted_generations = known.iter().filter(|attempt| attempt.3).filter_map(|attempt| u16::try_from(attempt.1).ok()).collect();
     let others = known.iter().filter(|attempt| {
         u16::try_from(attempt.1) == Ok(item.generation) && u16::try_from(attempt.0) != Ok(item.number)
     });
     let tried = others.filter_map(|attempt| Some((AccountId(attempt.4?), attempt.2))).collect();
-    FinishFacts { delivery, recorded, accepted_generations, tried }
+    FinishFacts { delivery, recorded, settled, accepted_generations, tried }
 }

@@ -2,8 +2,10 @@
 //! Decisions are core's, made inside the transactions here; times come in as arguments.
 
 mod accept;
+mod acts;
 mod apply;
 mod audit;
+mod audit_log;
 mod claim;
 mod commit;
 mod error;
@@ -27,11 +29,12 @@ use async_trait::async_trait;
 use sqlx::pool::PoolConnection;
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{PgPool, Postgres};
+use tidings_core::acts::Act;
 use tidings_core::ids::{AccountId, DeliveryId, InstanceId, LaneId, NotificationId, TenantId};
 use tidings_core::policy::Rules;
 use tidings_core::sandbox::SandboxMessage;
 use tidings_core::store::{
-    ApiKey, Finding, KeyHolder, Mailbox, Outbox, Reading, Registry, SandboxFilter, Store, StoreError, StoredNotification, StoredOutgoing,
+    Acted, Acts, ApiKey, DeadLetter, DeadLetterFilter, Finding, KeyHolder, Mailbox, Outbox, Reading, Registry, SandboxFilter, Store, StoreError, StoredNotification, StoredOutgoing,
     Sweep, Swept, Tenant, WriteBatch, WriteResults,
 };
 use tidings_core::time::Timestamp;
@@ -122,6 +125,10 @@ async fn limited_write<T>(call: impl Future<Output = Result<T, StoreError>>) -> 
 
 #[async_trait]
 impl Store for PostgresStore {
+    fn acts(&self) -> &dyn Acts {
+        self
+    }
+
     fn describe(&self) -> String {
         self.describe.clone()
     }
@@ -253,6 +260,17 @@ impl Reading for PostgresStore {
 
     async fn open_count(&self) -> Result<i64, StoreError> {
         limited(read::open_count(self)).await
+    }
+}
+
+#[async_trait]
+impl Acts for PostgresStore {
+    async fn act(&self, rules: &Rules, acts: &[Act], now: Timestamp) -> Vec<Result<Acted, StoreError>> {
+        acts::act(self, rules, acts, now).await
+    }
+
+    async fn dead_letters(&self, tenant: TenantId, mode: Mode, filter: &DeadLetterFilter) -> Result<Vec<DeadLetter>, StoreError> {
+        limited(acts::dead_letters(self, tenant, mode, filter)).await
     }
 }
 

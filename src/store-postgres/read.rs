@@ -140,6 +140,7 @@ fn stored(
         reference: record.reference,
         copies: record.copies,
         message_id: record.message_id,
+        send_at: record.send_at.map(|at| at.0),
         updated_at: record.updated_at.0,
         attempts: attempts.remove(&id).unwrap_or_default(),
     })

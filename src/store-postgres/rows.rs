@@ -22,7 +22,7 @@ pub(crate) fn small(count: u16) -> i16 {
     i16::try_from(count).unwrap_or(i16::MAX)
 }
 
-fn count(raw: i16) -> Result<u16, StoreError> {
+pub(crate) fn count(raw: i16) -> Result<u16, StoreError> {
     u16::try_from(raw).map_err(|_| StoreError::Unreadable("a counter is negative".to_owned()))
 }
 
@@ -166,6 +166,7 @@ pub(crate) struct RecordRow {
     pub(crate) reference: Option<Vec<u8>>,
     pub(crate) copies: Option<Vec<u8>>,
     pub(crate) message_id: Option<String>,
+    pub(crate) send_at: Option<At>,
 }
 
 /// `SELECT` of `RecordRow`s; `d` is the row in what follows.
@@ -175,7 +176,7 @@ macro_rules! records {
             $crate::rows::RecordRow,
             "SELECT d.id, d.tenant_id, d.mode, d.lane, d.channel, d.class, d.state, d.reason, d.version, d.generation, \
              d.attempt_number, d.attempt_count, d.unresolved, d.flags, d.account_id, d.expires_at, d.settled_at, \
-             d.updated_at, d.address, d.ref AS reference, d.copies, d.message_id " + $tail,
+             d.updated_at, d.address, d.ref AS reference, d.copies, d.message_id, d.send_at " + $tail,
             $($argument),+
         )
     };

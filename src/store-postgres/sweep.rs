@@ -1,7 +1,7 @@
 //! Timers: leases that ended, rows past their expiry, holds that are over; and the renewal of leases.
 //! What follows from each is decided in `transition`.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use sqlx::{Connection, PgConnection};
 use tidings_core::crash::fail_point;
@@ -17,7 +17,7 @@ use crate::PostgresStore;
 use crate::apply::{Written, apply};
 use crate::error::{before, committing};
 use crate::instant::At;
-use crate::rows::{OpenRow, open_rows, small};
+use crate::rows::{OpenRow, count, open_rows, small};
 
 /// Moves rows whose time has come; those that somebody else holds are left to them.
 pub(crate) async fn sweep(
@@ -91,14 +91,23 @@ async fn lock_due(conn: &mut PgConnection, sweep: Sweep, limit: i64, now: Timest
     Ok(rows.map_err(before)?.into_iter().filter_map(OpenRow::readable).collect())
 }
 
-/// Which of these have an acceptance on record, of whatever generation.
+/// Which of these have an acceptance on record that is their answer.
 async fn accepted_before(conn: &mut PgConnection, due: &[Delivery]) -> Result<HashSet<Uuid>, StoreError> {
     let called: Vec<Uuid> = due.iter().map(|delivery| delivery.id.as_uuid()).collect();
-    let ids = sqlx::query_scalar!("SELECT delivery_id FROM attempts WHERE delivery_id = ANY($1) AND accepted_at IS NOT NULL", &called[..])
-        .fetch_all(conn)
-        .await
-        .map_err(before)?;
-    Ok(ids.into_iter().collect())
+    let rows =
+        sqlx::query!("SELECT delivery_id, generation FROM attempts WHERE delivery_id = ANY($1) AND accepted_at IS NOT NULL", &called[..])
+            .fetch_all(conn)
+            .await
+            .map_err(before)?;
+    let mut accepted: HashMap<Uuid, Vec<u16>> = HashMap::new();
+    for row in rows {
+        accepted.entry(row.delivery_id).or_default().push(count(row.generation)?);
+    }
+    let is_answered = |delivery: &&Delivery| {
+        let generations = accepted.get(&delivery.id.as_uuid());
+        generations.is_some_and(|all| all.iter().any(|generation| transition::acceptance_stops(delivery, *generation)))
+    };
+    Ok(due.iter().filter(is_answered).map(|delivery| delivery.id.as_uuid()).collect())
 }
 
 /// Renews leases that are still ours, and says which are not.

@@ -176,6 +176,7 @@ struct RecordShape<'a> {
     flags: i32,
     account: Option<i32>,
     attention: Option<u8>,
+    sender: Option<&'a str>,
 }
 
 fn record_shape(change: &Change) -> RecordShape<'_> {
@@ -193,6 +194,7 @@ fn record_shape(change: &Change) -> RecordShape<'_> {
         flags: after.flags.0,
         account: after.account.map(|account| account.0),
         attention: after.needs_attention().then_some(1),
+        sender: after.sender.as_deref(),
     }
 }
 
@@ -214,7 +216,7 @@ async fn update_records(connection: &mut SqliteConnection, changes: &[&Change], 
                 value->>'$[0].reason' AS reason, value->>'$[0].version' AS version, value->>'$[0].generation' AS generation,
                 value->>'$[0].number' AS number, value->>'$[0].count' AS count, value->>'$[0].unresolved' AS unresolved,
                 value->>'$[0].flags' AS flags, value->>'$[0].account' AS account, value->>'$[0].attention' AS attention,
-                jsonb_extract(value, '$[1]') AS rows
+                value->>'$[0].sender' AS author, jsonb_extract(value, '$[1]') AS rows
             FROM jsonb_each(?1)),
          x AS MATERIALIZED (
             SELECT shape.*, substr(?3, r.value->>0, 16) AS id, r.value->>1 AS expires_at, r.value->>2 AS settled_at,
@@ -223,7 +225,7 @@ async fn update_records(connection: &mut SqliteConnection, changes: &[&Change], 
          UPDATE deliveries SET state = x.state, reason = x.reason, version = x.version, generation = x.generation,
             attempt_number = x.number, attempt_count = x.count, unresolved = x.unresolved, flags = x.flags,
             account_id = x.account, attention = x.attention, expires_at = x.expires_at, settled_at = x.settled_at,
-            copies = coalesce(x.new_copies, copies), updated_at = ?2
+            copies = coalesce(x.new_copies, copies), sender = coalesce(x.author, sender), updated_at = ?2
          FROM x
          WHERE deliveries.id = x.id AND (deliveries.state IS NULL) = x.was_open AND (x.was_open OR deliveries.version = x.before_version)",
         rows,
@@ -242,13 +244,13 @@ async fn insert_into_queue(connection: &mut SqliteConnection, changes: &[&Change
     let done = query!(
         "INSERT INTO queue (id, tenant_id, mode, lane, category, state, available_at, lease_expires_at, lease_owner, account_id, attempt_number,
             attempt_started_at, generation, attempt_count, attempts_used, attempt_limit, lost_count, build_failures, unresolved, no_resend,
-            flags, version, ambiguous_since, check_at, rung, expires_at, address_digest, schema_version)
+            flags, version, ambiguous_since, check_at, rung, expires_at, address_digest, sender, schema_version)
          SELECT d.id, d.tenant_id, d.mode, d.lane, n.category, x.value->>'$[0].state', r.value->>1,
             x.value->>'$[0].lease_expires_at', x.value->>'$[0].lease_owner', x.value->>'$[0].account', x.value->>'$[0].number',
             x.value->>'$[0].started_at', x.value->>'$[0].generation', x.value->>'$[0].count', x.value->>'$[0].used', x.value->>'$[0].limit',
             x.value->>'$[0].lost', x.value->>'$[0].builds', x.value->>'$[0].unresolved', x.value->>'$[0].no_resend', x.value->>'$[0].flags',
             x.value->>'$[0].version', x.value->>'$[0].since', x.value->>'$[0].check_at', x.value->>'$[0].rung', r.value->>2,
-            d.address_digest, n.schema_version
+            d.address_digest, d.sender, n.schema_version
          FROM jsonb_each(?1) x CROSS JOIN jsonb_each(x.value, '$[1]') r CROSS JOIN deliveries d ON d.id = substr(?2, r.value->>0, 16)
             CROSS JOIN notifications n ON n.tenant_id = d.tenant_id AND n.id = substr(?2, r.value->>0 + 16, 16)",
         rows,

@@ -76,7 +76,8 @@ async fn write(connection: &mut SqliteConnection, rules: &Rules, batch: &[&Finis
         let past = history.remove(&item.id).unwrap_or_default();
         let facts = FinishFacts {
             delivery,
-            recorded: past.recorded.iter().find(|(number, _)| *number == item.number).map(|(_, outcome)| *outcome),
+            recorded: past.recorded.iter().find(|(number, ..)| *number == item.number).map(|(_, outcome, _)| *outcome),
+            settled: past.recorded.iter().any(|(number, _, is_late)| *number == item.number && *is_late),
             tried: past.tried_before(item),
             accepted_generations: past.accepted,
         };
@@ -114,7 +115,7 @@ async fn deliveries(connection: &mut SqliteConnection, batch: &[&Finish]) -> Res
 }
 
 /// Deliveries that have left the queue; what the record does not keep is neutral.
-async fn records(connection: &mut SqliteConnection, ids: String) -> Result<Vec<DeliveryRow>, StoreError> {
+pub(crate) async fn records(connection: &mut SqliteConnection, ids: String) -> Result<Vec<DeliveryRow>, StoreError> {
     sqlx::query_as!(
         DeliveryRow,
         r#"SELECT d.id AS "id!: Uuid", d.tenant_id AS "tenant_id!", d.mode AS "mode!", d.channel AS "channel!", d.class AS "class!",
@@ -135,7 +136,8 @@ async fn records(connection: &mut SqliteConnection, ids: String) -> Result<Vec<D
 /// What is recorded of the attempts of one delivery.
 #[derive(Default)]
 struct Past {
-    recorded: Vec<(u16, AttemptOutcome)>,
+    /// Number, outcome, and whether it is `late`.
+    recorded: Vec<(u16, AttemptOutcome, bool)>,
     accepted: Vec<u16>,
     /// Number, generation, account and outcome.
     calls: Vec<(u16, u16, AccountId, AttemptOutcome)>,
@@ -165,14 +167,14 @@ async fn history(
     let ids = ids_json(asked);
     let rows = query!(
         r#"SELECT a.delivery_id AS "delivery_id!: Uuid", a.number AS "number!", a.generation AS "generation!", a.outcome AS "outcome!",
-            a.accepted_at IS NOT NULL AS "accepted!: bool", a.account_id
+            a.accepted_at IS NOT NULL AS "accepted!: bool", a.account_id, a.late AS "late!"
            FROM json_each(?1) x CROSS JOIN attempts a ON a.delivery_id = unhex(x.value)"#,
         ids
     );
     for row in rows.fetch_all(connection).await.map_err(store_error)? {
         let past = history.entry(DeliveryId::from_uuid(row.delivery_id)).or_default();
         let (attempt, outcome) = (number(row.number)?, word(&row.outcome)?);
-        past.recorded.push((attempt, outcome));
+        past.recorded.push((attempt, outcome, row.late != 0));
         if let Some(account) = row.account_id {
             past.calls.push((attempt, number(row.generation)?, AccountId(number(account)?), outcome));
         }

@@ -2,8 +2,10 @@
 //! Decisions are made in `tidings-core`; this crate selects facts, asks, and writes what the answer says.
 
 mod accept;
+mod acts;
 mod apply;
 mod audit;
+mod audit_log;
 mod batch;
 mod claim;
 mod commit;
@@ -23,11 +25,12 @@ use std::path::{Path, PathBuf};
 
 use async_trait::async_trait;
 use sqlx::sqlite::SqlitePool;
+use tidings_core::acts::Act;
 use tidings_core::ids::{AccountId, DeliveryId, InstanceId, LaneId, NotificationId, TenantId};
 use tidings_core::policy::Rules;
 use tidings_core::sandbox::SandboxMessage;
 use tidings_core::store::{
-    ApiKey, Finding, KeyHolder, Mailbox, Outbox, Reading, Registry, SandboxFilter, Store, StoreError, StoredNotification, StoredOutgoing,
+    Acted, Acts, ApiKey, DeadLetter, DeadLetterFilter, Finding, KeyHolder, Mailbox, Outbox, Reading, Registry, SandboxFilter, Store, StoreError, StoredNotification, StoredOutgoing,
     Sweep, Swept, Tenant, WriteBatch, WriteResults,
 };
 use tidings_core::time::Timestamp;
@@ -76,6 +79,10 @@ impl SqliteStore {
 
 #[async_trait]
 impl Store for SqliteStore {
+    fn acts(&self) -> &dyn Acts {
+        self
+    }
+
     fn describe(&self) -> String {
         schema::describe(&self.path)
     }
@@ -203,6 +210,17 @@ impl Reading for SqliteStore {
 
     async fn open_count(&self) -> Result<i64, StoreError> {
         read::open_count(&self.readers).await
+    }
+}
+
+#[async_trait]
+impl Acts for SqliteStore {
+    async fn act(&self, rules: &Rules, acts: &[Act], now: Timestamp) -> Vec<Result<Acted, StoreError>> {
+        acts::act(self, rules, acts, now).await
+    }
+
+    async fn dead_letters(&self, tenant: TenantId, mode: Mode, filter: &DeadLetterFilter) -> Result<Vec<DeadLetter>, StoreError> {
+        acts::dead_letters(&self.readers, tenant, mode, filter).await
     }
 }
 

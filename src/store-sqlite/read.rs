@@ -105,7 +105,7 @@ async fn deliveries(connection: &mut SqliteConnection, id: NotificationId) -> Re
             q.attempt_started_at AS "attempt_started_at?", q.ambiguous_since AS "ambiguous_since?", q.check_at AS "check_at?",
             coalesce(q.rung, 0) AS "rung!: i64", coalesce(q.expires_at, d.expires_at) AS "expires_at!: i64", q.sender AS "sender?",
             coalesce(q.flags, d.flags) AS "flags!: i64", iif(q.id IS NULL, d.reason, NULL) AS "reason?: String", d.settled_at AS "settled_at?",
-            d.address AS "address?", d.ref AS "reference?", d.copies AS "copies?", d.message_id AS "message_id?", d.updated_at AS "updated_at!"
+            d.address AS "address?", d.ref AS "reference?", d.copies AS "copies?", d.message_id AS "message_id?", d.send_at AS "send_at?", d.updated_at AS "updated_at!"
            FROM deliveries d LEFT JOIN queue q ON q.id = d.id WHERE d.id > ?1 AND d.id <= ?2 ORDER BY d.id"#,
         first,
         last
@@ -154,6 +154,7 @@ async fn deliveries(connection: &mut SqliteConnection, id: NotificationId) -> Re
             reference: row.reference,
             copies: row.copies,
             message_id: row.message_id,
+            send_at: row.send_at.map(Timestamp::from_micros),
             updated_at: Timestamp::from_micros(row.updated_at),
         });
     }

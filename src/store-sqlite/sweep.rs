@@ -1,7 +1,7 @@
 //! Timers of rows: leases that end, deadlines that pass, holds that are over; and the renewal of leases.
 //! What a timer does to a row is the core's decision.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use sqlx::sqlite::SqliteConnection;
 use sqlx::{query, query_scalar};
@@ -16,7 +16,7 @@ use uuid::Uuid;
 
 use crate::apply::apply;
 use crate::error::{commit_error, store_error};
-use crate::rows::{DeliveryRow, Hex, ids_json, json, open_rows};
+use crate::rows::{DeliveryRow, Hex, ids_json, json, number, open_rows};
 use crate::writer::Writer;
 
 pub(crate) async fn sweep(writer: &mut Writer, rules: &Rules, sweep: Sweep, limit: i64, now: Timestamp) -> Result<Vec<Swept>, StoreError> {
@@ -84,18 +84,26 @@ async fn due(connection: &mut SqliteConnection, sweep: Sweep, limit: i64, now: T
     Ok(rows.map_err(store_error)?.into_iter().filter_map(DeliveryRow::readable).collect())
 }
 
-/// Which of these have a recorded acceptance.
+/// Which of these have a recorded acceptance that is their answer.
 async fn accepted(connection: &mut SqliteConnection, due: &[Delivery]) -> Result<HashSet<DeliveryId>, StoreError> {
     if due.is_empty() {
         return Ok(HashSet::new());
     }
     let ids = ids_json(due.iter().map(|delivery| delivery.id));
-    let accepted = query_scalar!(
-        r#"SELECT DISTINCT a.delivery_id AS "id!: Uuid" FROM json_each(?1) x CROSS JOIN attempts a ON a.delivery_id = unhex(x.value)
-           WHERE a.accepted_at IS NOT NULL"#,
+    let rows = query!(
+        r#"SELECT a.delivery_id AS "id!: Uuid", a.generation AS "generation!" FROM json_each(?1) x
+            CROSS JOIN attempts a ON a.delivery_id = unhex(x.value) WHERE a.accepted_at IS NOT NULL"#,
         ids
     );
-    Ok(accepted.fetch_all(connection).await.map_err(store_error)?.into_iter().map(DeliveryId::from_uuid).collect())
+    let mut accepted: HashMap<DeliveryId, Vec<u16>> = HashMap::new();
+    for row in rows.fetch_all(connection).await.map_err(store_error)? {
+        accepted.entry(DeliveryId::from_uuid(row.id)).or_default().push(number(row.generation)?);
+    }
+    let is_answered = |delivery: &&Delivery| {
+        let generations = accepted.get(&delivery.id);
+        generations.is_some_and(|all| all.iter().any(|generation| transition::acceptance_stops(delivery, *generation)))
+    };
+    Ok(due.iter().filter(is_answered).map(|delivery| delivery.id).collect())
 }
 
 pub(crate) async fn renew(

@@ -4,6 +4,7 @@
 //! the transaction (`judge`, `transition`) and write what those say, guarded by version; SQL decides nothing and reads
 //! no clock. Both stores have the same files and the same order of methods.
 
+mod acts;
 mod mailbox;
 mod outbox;
 mod reading;
@@ -13,6 +14,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
+pub use acts::{Acted, Acts, DeadLetter, DeadLetterFilter, MOST_ACTS};
 pub use mailbox::{Mailbox, SandboxFilter};
 pub use outbox::{
     Accepted, Claimed, Grouped, KeyHolder, LaneSeen, NewDelivery, NewNotification, Outbox, StoredOutgoing, Sweep, Swept, WriteBatch,
@@ -64,6 +66,9 @@ impl StoreError {
 /// The database behind everything. Times come in as arguments.
 #[async_trait]
 pub trait Store: Registry + Outbox + Reading + Mailbox {
+    /// Acts on deliveries that exist.
+    fn acts(&self) -> &dyn Acts;
+
     /// What the people who run it call it: `SQLite in ./data` or `PostgreSQL at host/name`, without credentials.
     fn describe(&self) -> String;
 

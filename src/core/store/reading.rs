@@ -49,6 +49,8 @@ pub struct StoredDelivery {
     pub copies: Option<Vec<u8>>,
     /// Email: the `Message-ID`.
     pub message_id: Option<String>,
+    /// When it was to be sent, where that is its own: it was moved.
+    pub send_at: Option<Timestamp>,
     /// When the record was written last.
     pub updated_at: Timestamp,
     /// Finished attempts in order; a running one is in the delivery's own columns.

@@ -113,6 +113,7 @@ fn second_try() -> StoredNotification {
         address: Some(sealed::seal_address(&keyring(), delivery.id, &address)),
         reference: Some(sealed::seal_reference(&keyring(), delivery.id, "user_42")),
         copies: sealed::seal_copies(&keyring(), delivery.id, &copies),
+        send_at: None,
         message_id: Some(format!("{}@example.com", delivery.id)),
         updated_at: NOW,
         attempts: vec![first],

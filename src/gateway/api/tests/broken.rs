@@ -56,6 +56,9 @@ impl Broken {
 
 #[async_trait]
 impl Store for Broken {
+    fn acts(&self) -> &dyn Acts {
+        self.inner.acts()
+    }
     fn describe(&self) -> String {
         self.inner.describe()
     }
