@@ -27,8 +27,8 @@ pub enum Json<'a> {
     Null,
     /// `true` or `false`.
     Bool(bool),
-    /// A number. No request has one so far, so its value is not kept.
-    Number,
+    /// A number; its value where it is a whole one that is not negative, the only kind that any request has.
+    Number(Option<u64>),
     /// A string without NUL.
     Text(Cow<'a, str>),
     /// A list.
@@ -43,7 +43,7 @@ impl Json<'_> {
         match self {
             Json::Null => "null",
             Json::Bool(_) => "a boolean",
-            Json::Number => "a number",
+            Json::Number(_) => "a number",
             Json::Text(_) => "a string",
             Json::List(_) => "a list",
             Json::Object(_) => "an object",
@@ -171,16 +171,16 @@ impl<'de> Visitor<'de> for Node<'_, '_> {
         Ok(Json::Bool(value))
     }
 
-    fn visit_i64<E: de::Error>(self, _: i64) -> Result<Json<'de>, E> {
-        Ok(Json::Number)
+    fn visit_i64<E: de::Error>(self, number: i64) -> Result<Json<'de>, E> {
+        Ok(Json::Number(u64::try_from(number).ok()))
     }
 
-    fn visit_u64<E: de::Error>(self, _: u64) -> Result<Json<'de>, E> {
-        Ok(Json::Number)
+    fn visit_u64<E: de::Error>(self, number: u64) -> Result<Json<'de>, E> {
+        Ok(Json::Number(Some(number)))
     }
 
     fn visit_f64<E: de::Error>(self, _: f64) -> Result<Json<'de>, E> {
-        Ok(Json::Number)
+        Ok(Json::Number(None))
     }
 
     fn visit_borrowed_str<E: de::Error>(self, text: &'de str) -> Result<Json<'de>, E> {

@@ -11,6 +11,7 @@ use crate::pointer::Pointer;
 use crate::time::Timestamp;
 use crate::words::Channel;
 
+pub mod acts;
 mod attachments;
 mod email;
 mod fields;

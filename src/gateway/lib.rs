@@ -1,6 +1,7 @@
 //! The Tidings service: HTTP, workers and the command line around the decisions of `tidings-core`.
 
 pub mod accounts;
+pub mod acts;
 pub mod api;
 pub mod app;
 pub mod cli;

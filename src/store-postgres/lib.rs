@@ -34,8 +34,8 @@ use tidings_core::ids::{AccountId, DeliveryId, InstanceId, LaneId, NotificationI
 use tidings_core::policy::Rules;
 use tidings_core::sandbox::SandboxMessage;
 use tidings_core::store::{
-    Acted, Acts, ApiKey, DeadLetter, DeadLetterFilter, Finding, KeyHolder, Mailbox, Outbox, Reading, Registry, SandboxFilter, Store, StoreError, StoredNotification, StoredOutgoing,
-    Sweep, Swept, Tenant, WriteBatch, WriteResults,
+    Acted, Acts, ApiKey, DeadLetter, DeadLetterFilter, Finding, KeyHolder, Mailbox, Outbox, Reading, Registry, SandboxFilter, Store,
+    StoreError, StoredNotification, StoredOutgoing, Sweep, Swept, Tenant, WriteBatch, WriteResults,
 };
 use tidings_core::time::Timestamp;
 use tidings_core::words::{Channel, Class, Mode};

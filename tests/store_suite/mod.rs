@@ -9,6 +9,7 @@
 mod world;
 
 pub mod accepting;
+pub mod acting;
 pub mod auditing;
 pub mod claiming;
 pub mod expiring;
@@ -109,6 +110,23 @@ macro_rules! store_suite {
             finishing::a_call_that_was_not_started_is_not_counted,
             finishing::a_nul_in_the_words_of_a_provider_does_not_hold_up_the_outcome,
             finishing::the_fate_of_copies_is_kept_over_attempts,
+            acting::a_cancel_stops_what_waits,
+            acting::a_cancel_beside_a_running_call_forbids_the_next,
+            acting::a_cancel_and_a_claim_at_once_have_one_winner,
+            acting::a_notification_is_cancelled_as_a_whole,
+            acting::of_two_reschedules_of_one_version_one_wins,
+            acting::a_rescheduled_message_waits_for_its_new_time,
+            acting::a_dead_delivery_is_sent_again,
+            acting::what_was_taken_is_sent_again_as_the_next_generation,
+            acting::an_unknown_delivery_is_sent_again_by_name_only,
+            acting::a_resend_to_an_address_that_is_suppressed_now_is_not_sent,
+            acting::what_is_gone_or_long_over_is_not_sent_again,
+            acting::a_dead_letter_is_replayed_three_times,
+            acting::an_operator_settles_an_ambiguous_delivery,
+            acting::an_operator_settles_an_unknown_delivery,
+            acting::dead_letters_are_listed_until_they_are_settled,
+            acting::each_act_of_a_batch_has_its_own_answer,
+            acting::the_audit_log_tells_who_did_what,
             auditing::a_store_that_only_the_port_wrote_is_clean,
             auditing::each_broken_relation_is_named,
             sweeping::an_expired_lease_is_perhaps_sent,

@@ -5,6 +5,7 @@ use std::time::Duration;
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{RngExt, SeedableRng};
+use tidings_core::acts::{Finding, Resend, Verb};
 use tidings_core::delivery::Delivery;
 use tidings_core::outcome::{NotSent, Outcome, Refusal};
 use tidings_core::store::Sweep;
@@ -12,6 +13,7 @@ use tidings_core::time::Timestamp;
 use tidings_core::words::{Class, Reason};
 
 use super::World;
+use super::acting::on;
 use super::world::{accepted, answered, at};
 
 /// What may never be found, whatever happened: a name and a count.
@@ -48,7 +50,8 @@ const INVARIANTS: &[(&str, &str)] = &[
     ),
     (
         "dead and unknown alone ask for attention",
-        "SELECT count(*) FROM deliveries WHERE (attention IS NOT NULL) <> (coalesce(state, '') IN ('dead', 'unknown'))",
+        "SELECT count(*) FROM deliveries WHERE (attention IS NOT NULL) <> \
+         (coalesce(state, '') IN ('dead', 'unknown') AND coalesce(reason, '') <> 'discarded')",
     ),
     (
         "an accepted delivery has a recorded acceptance",
@@ -84,7 +87,8 @@ impl Walk {
         match self.rng.random_range(0..10) {
             0..2 => self.accept(world).await,
             2..4 => self.claim(world).await,
-            4..8 => self.finish(world).await,
+            4..7 => self.finish(world).await,
+            7 => self.act(world).await,
             _ => self.sweep(world).await,
         }
     }
@@ -134,6 +138,24 @@ impl Walk {
             6 => Outcome::NotStarted,
             7 => Outcome::Throttled { retry_after: Some(Duration::from_secs(30)) },
             _ => Outcome::Ambiguous,
+        }
+    }
+
+    async fn act(&mut self, world: &World) {
+        for _ in 0..self.rng.random_range(1..5) {
+            let Some(delivery) = self.claimed.choose(&mut self.rng).cloned() else { return };
+            let generation = *[None, Some(1), Some(2), Some(3)].choose(&mut self.rng).expect("a generation");
+            let verb = match self.rng.random_range(0..8) {
+                0 => Verb::Cancel(Reason::CancelledByRequest),
+                1 => Verb::Reschedule(Some(self.now.plus(Duration::from_secs(60)))),
+                2 => Verb::Resolve(Finding::Sent),
+                3 => Verb::Resolve(Finding::NotSent),
+                4 => Verb::Discard,
+                _ => Verb::Resend(Resend { generation, expires_in: None, replay: None }),
+            };
+            let act = on(world.tenant, delivery.id, verb);
+            let acted = world.store.acts().act(&world.rules, &[act], self.now).await.remove(0).expect("an act");
+            self.steps.push(format!("act on {} {verb:?}: {:?}", delivery.id, acted.answer));
         }
     }
 

@@ -72,6 +72,11 @@ impl<'j> Fields<'j> {
         self.members.iter().find(|(other, _)| other == name).map(|(_, value)| value).filter(|value| **value != Json::Null)
     }
 
+    /// Whether the field is named, be it `null`.
+    pub(super) fn names(&self, name: &str) -> bool {
+        self.members.iter().any(|(other, _)| other == name)
+    }
+
     /// The text of a field that is there; another type is a fault.
     pub(super) fn text(&self, name: &'j str, faults: &mut Faults) -> Option<&'j str> {
         self.get(name).and_then(|value| text(value, &self.at(name), faults))

@@ -9,7 +9,7 @@ use crate::time::{Timestamp, parse_duration};
 use super::fields::Fields;
 
 /// How far ahead a message may wait, and how long it may live from then on.
-const HORIZON: Duration = Duration::from_secs(90 * 86_400);
+pub(super) const HORIZON: Duration = Duration::from_secs(90 * 86_400);
 /// A `send_at` that passed no longer ago than this means now.
 const GRACE: Duration = Duration::from_secs(5 * 60);
 
@@ -66,7 +66,7 @@ fn when<'j>(fields: &Fields<'j>, [instant, span]: [&'j str; 2], faults: &mut Fau
 }
 
 /// The instant to wait for; `None` means now.
-fn send_at(fields: &Fields<'_>, send: When, now: Timestamp, faults: &mut Faults, overdue: &mut Faults) -> Option<Timestamp> {
+pub(super) fn send_at(fields: &Fields<'_>, send: When, now: Timestamp, faults: &mut Faults, overdue: &mut Faults) -> Option<Timestamp> {
     let at = fields.at(match send {
         When::At(_) => "send_at",
         When::In(_) => "send_in",

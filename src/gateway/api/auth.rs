@@ -103,6 +103,11 @@ pub struct Caller {
 }
 
 impl Caller {
+    /// The key as the audit log names it.
+    pub fn actor(&self) -> String {
+        format!("key_{} ({})", self.key.id.simple(), self.key.name)
+    }
+
     /// Whether the key has this scope.
     pub fn has(&self, scope: Scope) -> bool {
         self.key.scopes.iter().any(|own| own == scope.as_str())

@@ -65,6 +65,18 @@ codes! {
         "Send it again: nothing was done.";
     IdempotencyInProgress = "idempotency_in_progress", CONFLICT, true, "The first request under this key is still being decided",
         "Repeat the same request under the same key after the time in Retry-After.";
+    AlreadyDispatched = "already_dispatched", CONFLICT, false, "It is on its way or over",
+        "Nothing of it could be stopped or moved; the status tells where it stands. A call that runs is the last one of a cancelled delivery.";
+    OutcomeUnresolved = "outcome_unresolved", CONFLICT, true, "What became of it is not known yet",
+        "Wait until the delivery is no longer open. Where nobody will ever know, name the next generation and accept that it may arrive twice, or resolve it.";
+    VersionConflict = "version_conflict", CONFLICT, false, "It is not in the state that the request assumes",
+        "Read it again and decide anew. With If-Match the status is 412: it has changed since the version that was named.";
+    VersionStale = "version_conflict", PRECONDITION_FAILED, false, "It has changed since the version that was named",
+        "Read it again and decide anew. With If-Match the status is 412: it has changed since the version that was named.";
+    ContentErased = "content_erased", GONE, false, "The content is erased",
+        "Accept the message anew under another key: address or content of this one are no longer kept.";
+    ReplayWindowClosed = "replay_window_closed", GONE, false, "It ended too long ago to be sent again",
+        "Accept the message anew under another key. A delivery may be sent again for 14 days after its end, and in bulk three times.";
     PayloadTooLarge = "payload_too_large", PAYLOAD_TOO_LARGE, false, "The body is too large",
         "Send less, or have the operator raise limits.body.";
     UnsupportedMediaType = "unsupported_media_type", UNSUPPORTED_MEDIA_TYPE, false, "The body is not sent as JSON",

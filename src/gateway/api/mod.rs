@@ -15,9 +15,11 @@ use tokio::runtime::Handle;
 use crate::app::App;
 use problem::Problem;
 
+mod acts;
 pub mod auth;
 mod body;
 mod codes;
+mod dead_letters;
 mod docs;
 mod finds;
 mod frame;
@@ -134,8 +136,21 @@ pub async fn listen(app: Arc<App>) -> Result<Server, ListenError> {
 pub fn routes(config: &mut web::ServiceConfig) {
     config
         .service(web::resource("/v1/notifications").route(web::post().to(notifications::accept)))
-        .service(web::resource("/v1/notifications/by-key").route(web::get().to(notifications::by_key)))
-        .service(web::resource("/v1/notifications/{id}").route(web::get().to(notifications::by_id)))
+        .service(
+            web::resource("/v1/notifications/by-key")
+                .route(web::get().to(notifications::by_key))
+                .route(web::patch().to(acts::reschedule_by_key)),
+        )
+        .service(web::resource("/v1/notifications/by-key/cancel").route(web::post().to(acts::cancel_by_key)))
+        .service(
+            web::resource("/v1/notifications/{id}").route(web::get().to(notifications::by_id)).route(web::patch().to(acts::reschedule)),
+        )
+        .service(web::resource("/v1/notifications/{id}/cancel").route(web::post().to(acts::cancel)))
+        .service(web::resource("/v1/deliveries/{id}/resolve").route(web::post().to(acts::resolve)))
+        .service(web::resource("/v1/deliveries/{id}/resend").route(web::post().to(acts::resend)))
+        .service(web::resource("/v1/dead-letters").route(web::get().to(dead_letters::list)))
+        .service(web::resource("/v1/dead-letters/replay").route(web::post().to(dead_letters::replay)))
+        .service(web::resource("/v1/dead-letters/discard").route(web::post().to(dead_letters::discard)))
         .service(web::resource("/v1/sandbox/messages").route(web::get().to(sandbox::list)).route(web::delete().to(sandbox::clear)))
         .service(web::resource("/v1/sandbox/messages/{id}").route(web::get().to(sandbox::one)))
         .service(web::resource("/v1/sandbox/messages/{id}/attachments/{number}").route(web::get().to(sandbox::attachment)))

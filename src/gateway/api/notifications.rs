@@ -4,14 +4,14 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use actix_web::http::header::{HeaderName, HeaderValue};
+use actix_web::http::header::{self, HeaderName, HeaderValue};
 use actix_web::{HttpMessage as _, HttpRequest, HttpResponse, web};
 use tidings_core::fault::Faults;
 use tidings_core::fingerprint;
-use tidings_core::ids::NotificationId;
+use tidings_core::ids::{AccountId, NotificationId};
 use tidings_core::request::{self, Refused};
 use tidings_core::secrets::FINGERPRINT_VERSION;
-use tidings_core::store::{Accepted, KeyHolder, StoreError, StoredNotification};
+use tidings_core::store::{Accepted, KeyHolder, StoreError, StoredDelivery, StoredNotification};
 
 use super::auth::{self, Caller, Scope};
 use super::frame::RequestId;
@@ -92,11 +92,16 @@ pub(super) async fn by_id(http: HttpRequest, id: web::Path<String>, api: web::Da
 pub(super) async fn by_key(http: HttpRequest, api: web::Data<Api>) -> Result<HttpResponse, Problem> {
     let caller = auth::caller(&api, &http).await?;
     caller.require(Scope::Read)?;
-    let query = Query::read(&http, &["idempotency_key"])?;
+    let id = named_by_key(&api, &http, &caller).await?;
+    shown(&api, &caller, id).await
+}
+
+/// The notification that the parameter `idempotency_key` names.
+pub(super) async fn named_by_key(api: &Api, http: &HttpRequest, caller: &Caller) -> Result<NotificationId, Problem> {
+    let query = Query::read(http, &["idempotency_key"])?;
     let key = query.get("idempotency_key").map(str::to_owned);
     let key = key.ok_or_else(|| Problem::new(Code::InvalidField, "the parameter idempotency_key is missing"))?;
-    let holder = holder(&api, &caller, &key).await?.ok_or_else(Problem::not_found)?;
-    shown(&api, &caller, holder.id).await
+    Ok(holder(api, caller, &key).await?.ok_or_else(Problem::not_found)?.id)
 }
 
 /// The caller's key: 1 to 255 visible ASCII characters, given once (S-003).
@@ -224,35 +229,48 @@ fn replay(api: &Api, stored: &StoredNotification) -> Result<HttpResponse, Proble
     Ok(answer)
 }
 
-async fn holder(api: &Api, caller: &Caller, key: &str) -> Result<Option<KeyHolder>, Problem> {
+pub(super) async fn holder(api: &Api, caller: &Caller, key: &str) -> Result<Option<KeyHolder>, Problem> {
     let (tenant, mode, key) = (caller.tenant, caller.mode, key.to_owned());
     api.read(move |store| async move { store.by_key(tenant, mode, &key).await }).await
 }
 
-async fn stored(api: &Api, caller: &Caller, id: NotificationId) -> Result<Option<StoredNotification>, Problem> {
+pub(super) async fn stored(api: &Api, caller: &Caller, id: NotificationId) -> Result<Option<StoredNotification>, Problem> {
     let (tenant, mode) = (caller.tenant, caller.mode);
     api.read(move |store| async move { store.notification(tenant, mode, id).await }).await
 }
 
-async fn shown(api: &Api, caller: &Caller, id: NotificationId) -> Result<HttpResponse, Problem> {
+/// How a notification stands now, with its version as `ETag`.
+pub(super) async fn shown(api: &Api, caller: &Caller, id: NotificationId) -> Result<HttpResponse, Problem> {
     let stored = stored(api, caller, id).await?.ok_or_else(Problem::not_found)?;
-    let routing = &api.app.routing;
-    let accounts = stored
-        .deliveries
-        .iter()
-        .flat_map(|stored| stored.delivery.account.into_iter().chain(stored.attempts.iter().filter_map(|attempt| attempt.account)));
-    let former_accounts = if accounts.into_iter().all(|id| routing.account(id).is_some()) {
-        HashMap::new()
-    } else {
-        api.read(|store| async move { store.account_names().await }).await?.into_iter().collect()
-    };
-    let reader = Reader {
+    let former_accounts = former_accounts(api, &stored.deliveries).await?;
+    let body = reader(api, caller, &former_accounts).render(&stored).map_err(|err| Problem::internal(&err))?;
+    let version: i64 = stored.deliveries.iter().map(|stored| i64::from(stored.delivery.version)).sum();
+    let mut answer = HttpResponse::Ok();
+    answer.insert_header((header::ETAG, format!("\"{version}\"")));
+    Ok(json(answer, body))
+}
+
+/// What renders answers for this caller.
+pub(super) fn reader<'a>(api: &'a Api, caller: &Caller, former_accounts: &'a HashMap<AccountId, String>) -> Reader<'a> {
+    Reader {
         keyring: &api.app.keyring,
-        routing,
-        former_accounts: &former_accounts,
+        routing: &api.app.routing,
+        former_accounts,
         sees_addresses: caller.has(Scope::Pii),
         now: api.app.now(),
-    };
-    let body = reader.render(&stored).map_err(|err| Problem::internal(&err))?;
-    Ok(json(HttpResponse::Ok(), body))
+    }
+}
+
+/// The names of accounts, where one of these deliveries had one that is no longer configured.
+pub(super) async fn former_accounts(
+    api: &Api,
+    deliveries: impl IntoIterator<Item = &StoredDelivery>,
+) -> Result<HashMap<AccountId, String>, Problem> {
+    let accounts = deliveries
+        .into_iter()
+        .flat_map(|stored| stored.delivery.account.into_iter().chain(stored.attempts.iter().filter_map(|attempt| attempt.account)));
+    if accounts.into_iter().all(|id| api.app.routing.account(id).is_some()) {
+        return Ok(HashMap::new());
+    }
+    Ok(api.read(|store| async move { store.account_names().await }).await?.into_iter().collect())
 }

@@ -114,6 +114,11 @@ impl Problem {
         self.code
     }
 
+    /// What is wrong in particular.
+    pub fn detail(&self) -> &str {
+        &self.detail
+    }
+
     /// The same problem, asking a browser for user and password.
     #[must_use]
     pub fn asking_for_password(mut self) -> Self {

@@ -51,8 +51,9 @@ impl Reader<'_> {
             category: &stored.category,
             class: stored.class,
             created_at: Instant(stored.id.created_at()),
-            send_at: stored.send_at.map(Instant),
-            expires_at: Instant(stored.expires_at),
+            // Acts move single deliveries; the notification as it was accepted stays as it was.
+            send_at: stored.deliveries.iter().filter_map(|stored| stored.send_at).max().or(stored.send_at).map(Instant),
+            expires_at: Instant(stored.deliveries.iter().map(|stored| stored.delivery.expires_at).max().unwrap_or(stored.expires_at)),
             tags: &stored.tags,
             metadata: Pairs(&metadata),
             status_url: StatusUrl(stored.id),
@@ -66,7 +67,19 @@ impl Reader<'_> {
         Ok(to_json(&view))
     }
 
-    fn delivery<'s>(&'s self, stored: &'s StoredDelivery, opened: &'s Opened) -> Result<DeliveryView<'s>, CannotOpen> {
+    /// Opens what is sealed in a delivery.
+    ///
+    /// # Errors
+    /// When it cannot be opened.
+    pub(super) fn open(&self, stored: &StoredDelivery) -> Result<Opened, CannotOpen> {
+        Opened::open(self.keyring, stored)
+    }
+
+    /// How one delivery is shown.
+    ///
+    /// # Errors
+    /// When what is sealed in it cannot be opened.
+    pub(super) fn delivery<'s>(&'s self, stored: &'s StoredDelivery, opened: &'s Opened) -> Result<DeliveryView<'s>, CannotOpen> {
         let delivery = &stored.delivery;
         let (held_by, next_account) = self.lane(delivery);
         let waits_for = wait_reason(delivery, held_by, self.now);
@@ -191,7 +204,7 @@ fn detail(record: &AttemptRecord) -> Option<String> {
 }
 
 #[derive(Serialize)]
-struct DeliveryView<'a> {
+pub(super) struct DeliveryView<'a> {
     id: DeliveryId,
     channel: Channel,
     to: Option<String>,

@@ -4,6 +4,7 @@ use serde_json::Value;
 
 use rig::{Accounts, Answer, Rig};
 
+mod acts;
 mod broken;
 mod failures;
 mod intake;
