@@ -107,8 +107,12 @@ async fn a_call_that_runs_is_the_last_one_of_a_cancelled_message(stage: Stage) {
     let late = client.ask("/v1/notifications/by-key/cancel?idempotency_key=k", &json!({})).await;
 
     assert_eq!((late.status, late.json()["code"].as_str()), (409, Some("already_dispatched")), "{}", late.text);
-    peer.release();
-    let ended = client.until_closed("k", Duration::from_secs(20)).await;
+    let ended = client.until("k", Duration::from_secs(20), |status| {
+        // The silence may begin only now.
+        peer.release();
+        status["open"] == false
+    });
+    let ended = ended.await;
     assert_eq!((state(&ended), ended["deliveries"][0]["reason"].as_str()), ("cancelled", Some("cancelled_by_request")), "{ended}");
     assert_eq!(ended["deliveries"][0]["attempt_count"], 1);
 }
