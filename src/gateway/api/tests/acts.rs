@@ -41,7 +41,7 @@ impl Worker<'_> {
         };
         let account = routes[0].accounts[0].id;
         let capacity = AccountCapacity { account, free: 50, free_for_others: 50, free_for_bulk: 50 };
-        let plan = ClaimPlan { instance, lease_until: now.plus(LEASE), lanes: routes.iter().map(lane).collect(), accounts: vec![capacity] };
+        let plan = ClaimPlan { instance, lease_until: now.plus(LEASE), lanes: routes.iter().map(lane).collect(), accounts: vec![capacity], sends_as: std::sync::Arc::default() };
         app.writer.claim(plan).await.unwrap().dispatched
     }
 
@@ -57,6 +57,7 @@ impl Worker<'_> {
             report: Report::new(outcome),
             jitter: 0.0,
             position: RoutePosition { is_failover: false, has_other: false, has_later: false },
+            others: Vec::new(),
             receipt_window: None,
             sandbox: false,
             match_key: None,
