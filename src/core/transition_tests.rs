@@ -297,7 +297,13 @@ fn the_same_outcome_twice_is_written_once() {
     let running = claimed(&waiting(Class::Transactional), at(1));
     let item = outcome_of(&running, accepted(), at(2));
     let after = finish(&Rules::default(), &facts(&running), &item, at(2)).unwrap().after;
-    let again = FinishFacts { delivery: after, recorded: Some(AttemptOutcome::Accepted), settled: false, accepted_generations: vec![1], tried: Vec::new() };
+    let again = FinishFacts {
+        delivery: after,
+        recorded: Some(AttemptOutcome::Accepted),
+        settled: false,
+        accepted_generations: vec![1],
+        tried: Vec::new(),
+    };
     assert_eq!(finish(&Rules::default(), &again, &item, at(3)), None);
 }
 

@@ -171,12 +171,7 @@ async fn candidates(
 }
 
 /// What decides beside the row itself: suppressions of its address, and whether its tenant may send.
-async fn with_facts(
-    conn: &mut PgConnection,
-    plan: &ClaimPlan,
-    due: Vec<Delivery>,
-    now: Timestamp,
-) -> Result<Vec<Candidate>, StoreError> {
+async fn with_facts(conn: &mut PgConnection, plan: &ClaimPlan, due: Vec<Delivery>, now: Timestamp) -> Result<Vec<Candidate>, StoreError> {
     let mut refusals = refusals(conn, plan, &due).await?;
     let ids: Vec<Uuid> = due.iter().map(|delivery| delivery.id.as_uuid()).collect();
     let rows = sqlx::query!(
@@ -216,8 +211,7 @@ async fn refusals(conn: &mut PgConnection, plan: &ClaimPlan, due: &[Delivery]) -
         &ids[..],
     );
     for row in rows.fetch_all(conn).await.map_err(before)? {
-        let is_same =
-            tried().any(|tried| tried.id.as_uuid() == row.delivery_id && Ok(tried.generation) == u16::try_from(row.generation));
+        let is_same = tried().any(|tried| tried.id.as_uuid() == row.delivery_id && Ok(tried.generation) == u16::try_from(row.generation));
         if is_same && word::<AttemptOutcome>(&row.outcome)?.refused_here() {
             refusals.entry(row.delivery_id).or_default().push(AccountId(row.account_id));
         }

@@ -152,9 +152,8 @@ fn facts(delivery: Delivery, known: Option<&Vec<KnownAttempt>>, item: &Finish) -
     let this = known.iter().find(|attempt| u16::try_from(attempt.0) == Ok(item.number));
     let (recorded, settled) = (this.map(|attempt| attempt.2), this.is_some_and(|attempt| attempt.5));
     let accepted_generations = known.iter().filter(|attempt| attempt.3).filter_map(|attempt| u16::try_from(attempt.1).ok()).collect();
-    let others = known.iter().filter(|attempt| {
-        u16::try_from(attempt.1) == Ok(item.generation) && u16::try_from(attempt.0) != Ok(item.number)
-    });
+    let others =
+        known.iter().filter(|attempt| u16::try_from(attempt.1) == Ok(item.generation) && u16::try_from(attempt.0) != Ok(item.number));
     let tried = others.filter_map(|attempt| Some((AccountId(attempt.4?), attempt.2))).collect();
     FinishFacts { delivery, recorded, settled, accepted_generations, tried }
 }

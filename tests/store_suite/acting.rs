@@ -205,6 +205,7 @@ pub async fn a_dead_delivery_is_sent_again(world: &World) {
     let claimed = world.claim(10, at(90_001)).await.remove(0);
     assert_eq!((claimed.id, claimed.attempt_number, claimed.generation), (id, 2, 1));
     assert_eq!((claimed.category.as_str(), claimed.attempt_limit, claimed.attempts_used), ("receipt", 10, 0));
+    assert_eq!(claimed.sender.as_deref(), Some("shop@example.org"), "it is judged by its author as before");
     let before = world.stored(id).await;
     assert_eq!(world.store.outgoing(&[id]).await.unwrap()[0].message_id, before.message_id, "nobody took it, so it keeps its Message-ID");
     assert_eq!(world.moved(&claimed, accepted(), at(90_002)).await.state, State::Accepted);

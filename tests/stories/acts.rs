@@ -62,13 +62,21 @@ async fn a_dead_letter_is_replayed_when_its_cause_is_mended(stage: Stage) {
     let letters = client.get("/v1/dead-letters").await.json();
     assert_eq!(letters["items"][0]["id"].as_str(), Some(id.as_str()), "{letters}");
 
-    let replayed = client.ask("/v1/dead-letters/replay", &json!({"filter": {"reason": "attempts_exhausted"}, "reason": "mended"})).await.json();
+    let replayed =
+        client.ask("/v1/dead-letters/replay", &json!({"filter": {"reason": "attempts_exhausted"}, "reason": "mended"})).await.json();
 
-    assert_eq!((replayed["results"][0]["status"].as_i64(), replayed["results"][0]["id"].as_str()), (Some(200), Some(id.as_str())), "{replayed}");
+    assert_eq!(
+        (replayed["results"][0]["status"].as_i64(), replayed["results"][0]["id"].as_str()),
+        (Some(200), Some(id.as_str())),
+        "{replayed}"
+    );
     let sent = client.until("k", PATIENCE, |status| state(status) == "accepted").await;
     assert_eq!(sends_of(&peer, &id), 1);
     assert_eq!(sent["deliveries"][0]["message_id"], dead["deliveries"][0]["message_id"]);
-    assert_eq!((sent["deliveries"][0]["attempt_count"].as_i64(), sent["deliveries"][0]["possible_duplicate"].as_bool()), (Some(2), Some(false)));
+    assert_eq!(
+        (sent["deliveries"][0]["attempt_count"].as_i64(), sent["deliveries"][0]["possible_duplicate"].as_bool()),
+        (Some(2), Some(false))
+    );
 }
 
 /// DESIGN 6: an operator's resend is another message to whoever receives it, and asking twice sends once.
@@ -92,7 +100,10 @@ async fn a_message_that_was_taken_is_sent_again_under_its_next_generation(stage:
         peer.ledger().iter().filter(|taken| String::from_utf8_lossy(&taken.message).contains(&header)).count()
     };
     assert_eq!((named(&id), named(&format!("{id}_2"))), (1, 1));
-    assert_eq!((sent["deliveries"][0]["possible_duplicate"].as_bool(), sent["deliveries"][0]["duplicate_sent"].as_bool()), (Some(true), Some(true)));
+    assert_eq!(
+        (sent["deliveries"][0]["possible_duplicate"].as_bool(), sent["deliveries"][0]["duplicate_sent"].as_bool()),
+        (Some(true), Some(true))
+    );
 }
 
 /// S-065: the relay puts the message off for hours; a message that was cancelled meanwhile does not wait for them.

@@ -335,7 +335,7 @@ proptest! {
             prop_assert_eq!(now.state.is_open(), now.settled_at.is_none());
             let says_not_sent = matches!(now.state, State::Cancelled | State::Failed | State::Dead);
             prop_assert!(!says_not_sent || now.unresolved == 0);
-            prop_assert!(has_content || !(now.state.is_open() && !before.state.is_open()));
+            prop_assert!(has_content || !now.state.is_open() || before.state.is_open());
         }
         // Asked for again, nothing more is sent: neither a second change of the generation nor a second row.
         if let [acting] = &decision.changes[..] {

@@ -41,7 +41,13 @@ impl Worker<'_> {
         };
         let account = routes[0].accounts[0].id;
         let capacity = AccountCapacity { account, free: 50, free_for_others: 50, free_for_bulk: 50 };
-        let plan = ClaimPlan { instance, lease_until: now.plus(LEASE), lanes: routes.iter().map(lane).collect(), accounts: vec![capacity], sends_as: std::sync::Arc::default() };
+        let plan = ClaimPlan {
+            instance,
+            lease_until: now.plus(LEASE),
+            lanes: routes.iter().map(lane).collect(),
+            accounts: vec![capacity],
+            sends_as: std::sync::Arc::default(),
+        };
         app.writer.claim(plan).await.unwrap().dispatched
     }
 
@@ -189,7 +195,10 @@ async fn a_message_is_sent_at_another_time_while_it_was_never_called() {
 
     let moved = rig.patch(&status_url(&accepted), &json!({"send_at": later}).to_string()).await.json();
 
-    assert_eq!((moved["send_at"].as_str(), moved["status"].as_str(), moved["version"].as_i64()), (Some(later.as_str()), Some("scheduled"), Some(2)));
+    assert_eq!(
+        (moved["send_at"].as_str(), moved["status"].as_str(), moved["version"].as_i64()),
+        (Some(later.as_str()), Some("scheduled"), Some(2))
+    );
     let expires = first.plus(Duration::from_secs(6 * 86_400)).to_string();
     assert_eq!(moved["expires_at"].as_str(), Some(expires.as_str()), "the usual deadline moves along");
     let again = rig.post("k", &HELLO.replacen('{', r#"{"send_in": "1h", "#, 1)).await;
@@ -218,7 +227,8 @@ async fn a_time_that_cannot_be_is_refused_at_its_place() {
     ] {
         let refused = rig.patch(&path, &body).await;
         assert_eq!((refused.problem().0, refused.code().as_str()), (status, code), "{body}: {}", refused.text());
-        let is_named = refused.json()["errors"][0]["pointer"].as_str().is_some_and(|pointer| pointer.starts_with("/send_") || code == "invalid_json");
+        let is_named =
+            refused.json()["errors"][0]["pointer"].as_str().is_some_and(|pointer| pointer.starts_with("/send_") || code == "invalid_json");
         assert!(is_named, "{}", refused.text());
     }
     assert_eq!(rig.get(&path).await.json()["version"], 1);
@@ -246,9 +256,13 @@ async fn a_version_that_has_passed_is_told_and_changes_nothing() {
 async fn acts_need_their_scope_and_see_their_own_mode_and_tenant_alone() {
     let rig = Rig::start(Accounts::Relay, "").await;
     let accepted = rig.post("k", HELLO).await.json();
-    let (sends, reads, operates) = (rig.key("live", &["send"]).await, rig.key("live", &["read", "pii"]).await, rig.key("live", &["ops"]).await);
-    let (cancel, resend, resolve) =
-        (format!("{}/cancel", status_url(&accepted)), format!("{}/resend", delivery(&accepted)), format!("{}/resolve", delivery(&accepted)));
+    let (sends, reads, operates) =
+        (rig.key("live", &["send"]).await, rig.key("live", &["read", "pii"]).await, rig.key("live", &["ops"]).await);
+    let (cancel, resend, resolve) = (
+        format!("{}/cancel", status_url(&accepted)),
+        format!("{}/resend", delivery(&accepted)),
+        format!("{}/resolve", delivery(&accepted)),
+    );
     for (key, method, path, scope) in [
         (&reads, "POST", cancel.as_str(), "scope send"),
         (&reads, "PATCH", &status_url(&accepted), "scope send"),
@@ -295,7 +309,10 @@ async fn what_was_never_taken_is_sent_again_and_what_was_taken_by_name_only() {
     assert_eq!((unnamed.problem().0, unnamed.json()["errors"][0]["pointer"].as_str()), (422, Some("/generation")));
     assert_eq!(rig.ask(&path, r#"{"reason": "x", "generation": 3}"#).await.problem().1, "version_conflict");
     let second = rig.ask(&path, r#"{"reason": "it did not arrive", "generation": 2}"#).await.json();
-    assert_eq!((second["state"].as_str(), second["generation"].as_i64(), second["possible_duplicate"].as_bool()), (Some("queued"), Some(2), Some(true)));
+    assert_eq!(
+        (second["state"].as_str(), second["generation"].as_i64(), second["possible_duplicate"].as_bool()),
+        (Some("queued"), Some(2), Some(true))
+    );
     let (id, message_id) = (second["id"].as_str().unwrap(), second["message_id"].as_str().unwrap());
     assert_eq!(message_id, format!("{id}_2@shop.example.com"));
     let again = rig.ask(&path, r#"{"reason": "it did not arrive", "generation": 2}"#).await.json();
@@ -308,8 +325,12 @@ async fn faults_of_a_resend_are_named_all_at_once() {
     let rig = Rig::start(Accounts::Relay, "").await;
     let accepted = rig.post("k", HELLO).await.json();
     let refused = rig.ask(&format!("{}/resend", delivery(&accepted)), r#"{"generation": "2", "expires_in": "soon", "when": 1}"#).await;
-    let pointers: Vec<_> = refused.json()["errors"].as_array().unwrap().iter().map(|fault| fault["pointer"].as_str().unwrap().to_owned()).collect();
-    assert_eq!((refused.problem().0, pointers), (400, vec!["/when".to_owned(), "/generation".into(), "/expires_in".into(), "/reason".into()]));
+    let pointers: Vec<_> =
+        refused.json()["errors"].as_array().unwrap().iter().map(|fault| fault["pointer"].as_str().unwrap().to_owned()).collect();
+    assert_eq!(
+        (refused.problem().0, pointers),
+        (400, vec!["/when".to_owned(), "/generation".into(), "/expires_in".into(), "/reason".into()])
+    );
 }
 
 #[actix_web::test]
@@ -320,10 +341,14 @@ async fn an_operator_settles_a_call_that_nobody_answered_for() {
     let (two, _) = worker.carried("two", Outcome::Ambiguous).await;
     let cancel = rig.ask(&format!("{}/cancel", status_url(&one)), "").await.problem();
     assert_eq!(cancel.1, "already_dispatched");
-    let (sent, not_sent) = (r#"{"as": "sent", "reason": "the relay has it"}"#, r#"{"as": "not_sent", "reason": "the relay knows nothing"}"#);
+    let (sent, not_sent) =
+        (r#"{"as": "sent", "reason": "the relay has it"}"#, r#"{"as": "not_sent", "reason": "the relay knows nothing"}"#);
     for _ in 0..2 {
         let settled = rig.ask(&format!("{}/resolve", delivery(&one)), sent).await.json();
-        assert_eq!((settled["state"].as_str(), settled["certainty"].as_str(), settled["unresolved"].as_i64()), (Some("accepted"), Some("confirmed"), Some(0)));
+        assert_eq!(
+            (settled["state"].as_str(), settled["certainty"].as_str(), settled["unresolved"].as_i64()),
+            (Some("accepted"), Some("confirmed"), Some(0))
+        );
     }
     let (status, code, _) = rig.ask(&format!("{}/resolve", delivery(&one)), not_sent).await.problem();
     assert_eq!((status, code.as_str()), (409, "version_conflict"));
@@ -345,11 +370,18 @@ async fn dead_letters_are_listed_page_by_page_with_what_is_needed_to_judge_them(
         ids.insert(0, dead["deliveries"][0]["id"].as_str().unwrap().to_owned());
     }
     let whole = rig.get("/v1/dead-letters").await.json();
-    let listed = |page: &Value| page["items"].as_array().unwrap().iter().map(|item| item["id"].as_str().unwrap().to_owned()).collect::<Vec<_>>();
+    let listed =
+        |page: &Value| page["items"].as_array().unwrap().iter().map(|item| item["id"].as_str().unwrap().to_owned()).collect::<Vec<_>>();
     assert_eq!((listed(&whole), &whole["next"]), (ids.clone(), &Value::Null));
     let item = &whole["items"][0];
-    assert_eq!((item["idempotency_key"].as_str(), item["reason"].as_str(), item["content"].as_str()), (Some("three"), Some("attempts_exhausted"), Some("kept")));
-    assert_eq!((item["attempts"][0]["outcome"].as_str(), item["replays"].as_i64(), item["category"].as_str()), (Some("not_sent"), Some(0), Some("default")));
+    assert_eq!(
+        (item["idempotency_key"].as_str(), item["reason"].as_str(), item["content"].as_str()),
+        (Some("three"), Some("attempts_exhausted"), Some("kept"))
+    );
+    assert_eq!(
+        (item["attempts"][0]["outcome"].as_str(), item["replays"].as_i64(), item["category"].as_str()),
+        (Some("not_sent"), Some(0), Some("default"))
+    );
     assert!(item["first_attempt_at"].is_string() && item["replayable_until"].is_string() && item["notification_id"].is_string());
 
     let first = rig.get("/v1/dead-letters?limit=2&state=dead").await.json();
@@ -366,7 +398,13 @@ async fn dead_letters_are_listed_page_by_page_with_what_is_needed_to_judge_them(
         assert_eq!((answer.problem().0, answer.code().as_str()), (400, "bad_cursor"));
     }
     assert_eq!(rig.get("/v1/dead-letters?until=2001-01-01T00:00:00Z").await.json()["items"], json!([]));
-    assert_eq!(rig.get("/v1/dead-letters?category=default&class=transactional&channel=email&reason=attempts_exhausted").await.json()["items"].as_array().unwrap().len(), 3);
+    assert_eq!(
+        rig.get("/v1/dead-letters?category=default&class=transactional&channel=email&reason=attempts_exhausted").await.json()["items"]
+            .as_array()
+            .unwrap()
+            .len(),
+        3
+    );
     assert_eq!(rig.get_as(&other, "/v1/dead-letters").await.json()["items"], json!([]));
     let blind = rig.key("live", &["ops"]).await;
     assert_eq!(rig.get_as(&blind, "/v1/dead-letters").await.json()["items"][0]["to"], "A***@example.com");
@@ -391,7 +429,10 @@ async fn dead_letters_are_replayed_and_discarded_with_a_result_for_each() {
     let replayed = rig.ask("/v1/dead-letters/replay", &body).await.json();
 
     let results = replayed["results"].as_array().unwrap();
-    assert_eq!((results[0]["id"].as_str(), results[0]["status"].as_i64(), results[0]["state"].as_str()), (Some(ids[0].as_str()), Some(200), Some("queued")));
+    assert_eq!(
+        (results[0]["id"].as_str(), results[0]["status"].as_i64(), results[0]["state"].as_str()),
+        (Some(ids[0].as_str()), Some(200), Some("queued"))
+    );
     assert_eq!((results[1]["status"].as_i64(), results[1]["code"].as_str()), (Some(409), Some("outcome_unresolved")));
     assert_eq!((results[2]["status"].as_i64(), results[2]["problem"]["code"].as_str()), (Some(404), Some("not_found")));
     let letters = rig.get("/v1/dead-letters").await.json();
@@ -399,7 +440,8 @@ async fn dead_letters_are_replayed_and_discarded_with_a_result_for_each() {
 
     let discarded = rig.ask("/v1/dead-letters/discard", &json!({"ids": [ids[1]], "reason": "nobody needs it"}).to_string()).await.json();
     assert_eq!((discarded["results"][0]["status"].as_i64(), discarded["results"][0]["state"].as_str()), (Some(200), Some("dead")));
-    let rest = rig.ask("/v1/dead-letters/replay", r#"{"filter": {"state": "dead", "class": "transactional"}, "reason": "the rest"}"#).await.json();
+    let rest =
+        rig.ask("/v1/dead-letters/replay", r#"{"filter": {"state": "dead", "class": "transactional"}, "reason": "the rest"}"#).await.json();
     assert_eq!((rest["results"].as_array().unwrap().len(), rest["more"].as_bool()), (1, Some(false)));
     assert_eq!(rest["results"][0]["id"].as_str(), Some(ids[2].as_str()));
     assert_eq!(rig.get("/v1/dead-letters").await.json()["items"], json!([]));
