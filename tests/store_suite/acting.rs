@@ -332,6 +332,22 @@ pub async fn an_operator_settles_an_ambiguous_delivery(world: &World) {
     assert_eq!((stored.state, stored.unresolved), (State::Ambiguous, 1));
 }
 
+/// A row whose process died is nobody's: it can be stopped and settled without anybody at the database's prompt.
+pub async fn cancel_and_resolve_work_on_orphans(world: &World) {
+    let (stopped, settled) = (world.dispatched("stopped", at(1)).await, world.dispatched("settled", at(1)).await);
+    world.store.sweep(&world.rules, Sweep::LeaseExpired, 100, at(100)).await.unwrap();
+
+    assert_eq!(ask(world, stopped.id, CANCEL, at(101)).await.answer, Err(Refusal::AlreadyDispatched(State::Ambiguous)));
+    done(world, settled.id, Verb::Resolve(Finding::Sent), at(101)).await;
+
+    world.store.sweep(&world.rules, Sweep::ChecksDue, 100, at(4_000)).await.unwrap();
+    assert!(world.claim(10, at(4_000)).await.is_empty(), "a cancelled one is not sent again by policy");
+    let end = world.stored(stopped.id).await.delivery;
+    assert_eq!((end.state, end.reason), (State::Unknown, Some(Reason::Cancelled)));
+    let stored = world.stored(settled.id).await;
+    assert_eq!((stored.delivery.state, stored.attempts[0].outcome), (State::Accepted, AttemptOutcome::Accepted));
+}
+
 /// Row 28: from `unknown` the delivery fails, and may be sent again as if it had never left.
 pub async fn an_operator_settles_an_unknown_delivery(world: &World) {
     let id = unknown(world, "order-1").await;

@@ -123,6 +123,7 @@ macro_rules! store_suite {
             acting::what_is_gone_or_long_over_is_not_sent_again,
             acting::a_dead_letter_is_replayed_three_times,
             acting::an_operator_settles_an_ambiguous_delivery,
+            acting::cancel_and_resolve_work_on_orphans,
             acting::an_operator_settles_an_unknown_delivery,
             acting::dead_letters_are_listed_until_they_are_settled,
             acting::each_act_of_a_batch_has_its_own_answer,
