@@ -16,6 +16,7 @@ pub mod ids;
 pub mod json;
 pub mod judge;
 pub mod key_expiry;
+pub mod listing;
 pub mod nearest;
 pub mod outcome;
 pub mod pointer;

@@ -19,12 +19,14 @@ mod headers;
 mod labels;
 mod mailboxes;
 mod recipients;
+mod search;
 #[cfg(test)]
 mod tests;
 mod times;
 
 pub(crate) use attachments::UNKNOWN_TYPE;
 use fields::{Fields, Shape};
+pub use search::{MOST_ITEMS, PARAMETERS, Search, USUAL_ITEMS, page_limit, parse_search};
 pub use times::When;
 
 /// What the operator may set about the size of a request (`[limits]`); all other bounds are fixed.

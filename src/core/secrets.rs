@@ -67,6 +67,8 @@ impl fmt::Debug for Keyring {
 
 /// The version of the address digest, its first byte.
 pub const DIGEST_VERSION: u8 = 1;
+/// The length of a digest: its version and half of an HMAC-SHA256.
+pub const DIGEST_LEN: usize = 17;
 /// The version of the request fingerprint.
 pub const FINGERPRINT_VERSION: i16 = 1;
 
@@ -132,9 +134,17 @@ impl Keyring {
 
     /// What an address is matched and suppressed by: version byte and 16 bytes of HMAC over channel and canonical form.
     pub fn address_digest(&self, channel: crate::words::Channel, canonical: &str) -> Vec<u8> {
-        let mac: [u8; 32] =
-            self.digest.clone().chain_update(channel.as_str()).chain_update(":").chain_update(canonical).finalize().into_bytes().into();
-        [&[DIGEST_VERSION], &mac[..16]].concat()
+        self.digest_of(channel.as_str(), canonical)
+    }
+
+    /// What the caller's name for a person is found by. No channel is called `ref`.
+    pub fn reference_digest(&self, reference: &str) -> Vec<u8> {
+        self.digest_of("ref", reference)
+    }
+
+    fn digest_of(&self, kind: &str, canonical: &str) -> Vec<u8> {
+        let mac: [u8; 32] = self.digest.clone().chain_update(kind).chain_update(":").chain_update(canonical).finalize().into_bytes().into();
+        [&[DIGEST_VERSION], &mac[..DIGEST_LEN - 1]].concat()
     }
 
     /// The keyed digest of a canonical request (S-004).

@@ -83,6 +83,30 @@ pub fn wait_reason(delivery: &Delivery, held_by: Option<WaitReason>, now: Timest
     }
 }
 
+/// What holds up a route, from what holds up each of the accounts that may carry its messages (`None`: nothing does). Of
+/// several reasons the one that is over first; without accounts there is nobody to carry it.
+pub fn held_by(accounts: impl IntoIterator<Item = Option<WaitReason>>) -> Option<WaitReason> {
+    let mut first = Some(WaitReason::NoAccount);
+    for account in accounts {
+        let reason = account?;
+        first = first.into_iter().chain([reason]).min_by_key(|reason| lasts(*reason));
+    }
+    first
+}
+
+/// How long a reason lasts, compared with the others.
+const fn lasts(reason: WaitReason) -> u8 {
+    match reason {
+        WaitReason::Scheduled | WaitReason::Backoff | WaitReason::Order | WaitReason::Rate | WaitReason::RetryBudget => 0,
+        WaitReason::Breaker => 1,
+        WaitReason::QuietHours | WaitReason::Digest | WaitReason::DailyCap => 2,
+        // Somebody has to act.
+        WaitReason::Paused | WaitReason::Policy | WaitReason::Held => 3,
+        WaitReason::Credential | WaitReason::Tenant => 4,
+        WaitReason::NoAccount => 5,
+    }
+}
+
 /// What `summary` needs beside the delivery.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Circumstances<'a> {
@@ -342,7 +366,66 @@ mod tests {
         insta::assert_snapshot!(text);
     }
 
+    #[test]
+    fn a_route_is_held_up_by_what_is_over_first() {
+        use WaitReason::*;
+        for (accounts, reason) in [
+            (&[][..], Some(NoAccount)),
+            (&[None], None),
+            (&[Some(Rate)], Some(Rate)),
+            (&[Some(Credential), None], None),
+            (&[Some(Credential), Some(Rate)], Some(Rate)),
+            (&[Some(Breaker), Some(Paused)], Some(Breaker)),
+            (&[Some(Credential), Some(Paused)], Some(Paused)),
+        ] {
+            assert_eq!(held_by(accounts.iter().copied()), reason, "{accounts:?}");
+        }
+    }
+
+    #[test]
+    fn every_state_reason_and_wait_has_one_plain_sentence() {
+        for state in State::ALL {
+            for reason in std::iter::once(None).chain(Reason::ALL.iter().copied().map(Some)) {
+                for waits_for in std::iter::once(None).chain(WaitReason::ALL.iter().copied().map(Some)) {
+                    let delivery = Delivery { reason, ..delivery(*state) };
+                    let around = Circumstances { waits_for, account: Some("relay"), next_account: None };
+                    let text = summary(&delivery, &around);
+                    let is_plain =
+                        text.len() > 8 && text.starts_with(char::is_lowercase) && text.is_ascii() && !text.contains(['_', '\n', '@']);
+                    assert!(is_plain, "{state} {reason:?} {waits_for:?}: {text}");
+                }
+            }
+        }
+    }
+
+    /// The documented derivation, word by word: over the open ones, then over the kinds of ends.
+    fn documented(states: &[State]) -> Status {
+        use State::*;
+        let open: Vec<_> = states.iter().filter(|state| state.is_open()).collect();
+        if !open.is_empty() {
+            return if open.iter().all(|state| **state == Scheduled) { Status::Scheduled } else { Status::Processing };
+        }
+        let kind = |state: &State| match state {
+            Failed | Bounced | Dead => "failed",
+            other => other.as_str(),
+        };
+        let all = |word: &str| states.iter().all(|state| kind(state) == word);
+        let is_good = |state: &State| matches!(state, Accepted | Delivered);
+        match kind(&states[0]).parse() {
+            Ok(one) if all(kind(&states[0])) => one,
+            _ if states.iter().all(is_good) => Status::Accepted,
+            _ if states.iter().any(is_good) => Status::PartiallyFailed,
+            _ if states.contains(&Unknown) => Status::Unknown,
+            _ => Status::Failed,
+        }
+    }
+
     proptest! {
+        #[test]
+        fn the_status_is_derived_as_documented(states in proptest::collection::vec(select(State::ALL), 1..8)) {
+            prop_assert_eq!(Status::of(states.iter().copied()), documented(&states), "{:?}", states);
+        }
+
         #[test]
         fn open_deliveries_alone_make_a_notification_open(states in proptest::collection::vec(select(State::ALL), 1..8)) {
             let status = Status::of(states.iter().copied());

@@ -11,6 +11,7 @@ use tidings_core::time::Clock;
 use crate::clock::StoreClock;
 use crate::config::Settings;
 use crate::routing::Routing;
+use crate::slots::Slots;
 use crate::wake::Wake;
 use crate::writer::Writer;
 
@@ -30,6 +31,8 @@ pub struct App {
     pub writer: Writer,
     /// Accounts and lanes.
     pub routing: Arc<Routing>,
+    /// How busy and how well the accounts are.
+    pub slots: Arc<Slots>,
     /// Tells the pump that something is due.
     pub wake: Arc<Wake>,
     /// Whether this process can do its work.

@@ -34,7 +34,7 @@ use crate::writer::WriteError;
 pub struct Dispatch {
     app: Arc<App>,
     /// How busy and well the accounts are.
-    pub slots: Slots,
+    pub slots: Arc<Slots>,
     running: Mutex<HashMap<DeliveryId, u16>>,
     tasks: TaskTracker,
     stop_claiming: AtomicBool,
@@ -56,7 +56,7 @@ struct Call {
 impl Dispatch {
     /// Nothing is running yet.
     pub fn new(app: Arc<App>) -> Self {
-        let slots = Slots::new(&app.routing.accounts);
+        let slots = app.slots.clone();
         Self {
             app,
             slots,

@@ -98,6 +98,7 @@ pub fn prepare(app: &App, call: &Call<'_>, request: Request) -> Result<Intake, R
         schema_version: SCHEMA_VERSION,
         category,
         class,
+        ref_digest: ref_digest(app, &recipients),
         tags,
         metadata: sealed::seal_metadata(&app.keyring, id, &metadata),
         trace_context: call.trace_context.clone(),
@@ -132,6 +133,14 @@ fn answer(notification: &NewNotification, metadata: &[(String, String)], recipie
             .collect(),
     };
     first.render()
+}
+
+/// By which the notification is found again: the digest of each `ref`, once.
+fn ref_digest(app: &App, recipients: &[Recipient]) -> Option<Vec<u8>> {
+    let mut references: Vec<&str> = recipients.iter().filter_map(|recipient| recipient.reference.as_deref()).collect();
+    references.sort_unstable();
+    references.dedup();
+    (!references.is_empty()).then(|| references.into_iter().flat_map(|reference| app.keyring.reference_digest(reference)).collect())
 }
 
 /// The category's class. An undeclared one is transactional, or a fault as soon as the operator has declared any:

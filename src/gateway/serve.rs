@@ -21,6 +21,7 @@ use crate::dispatch::Dispatch;
 use crate::keeper::Keeper;
 use crate::keys;
 use crate::pump::Pump;
+use crate::slots::Slots;
 use crate::wake::Wake;
 use crate::writer::Writer;
 use crate::{accounts, api, store};
@@ -66,6 +67,7 @@ async fn serve(settings: Settings, clock: Arc<StoreClock>, opened: store::Opened
         clock: clock.clone(),
         keyring,
         writer: writer.clone(),
+        slots: Arc::new(Slots::new(&routing.accounts)),
         routing,
         wake,
         readiness: Readiness::default(),

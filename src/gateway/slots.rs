@@ -11,7 +11,7 @@ use tidings_core::ids::AccountId;
 use tidings_core::judge::AccountCapacity;
 use tidings_core::outcome::Outcome;
 use tidings_core::time::Timestamp;
-use tidings_core::words::Class;
+use tidings_core::words::{Class, WaitReason};
 
 use crate::routing::Account;
 
@@ -108,6 +108,15 @@ impl Slots {
         parked.or(slots.paused_until.filter(|until| *until > now).map(Hindrance::Paused))
     }
 
+    /// What a message waits for that this account is to carry, as far as this process knows.
+    pub fn wait_reason(&self, id: AccountId, now: Timestamp) -> Option<WaitReason> {
+        match self.hindrance(id, now) {
+            Some(Hindrance::Parked(_)) => Some(WaitReason::Credential),
+            Some(Hindrance::Paused(_)) => Some(WaitReason::Rate),
+            None => self.lock().get_mut(&id).is_some_and(AccountSlots::is_out_of_tokens).then_some(WaitReason::Rate),
+        }
+    }
+
     fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<AccountId, AccountSlots>> {
         self.accounts.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -145,6 +154,13 @@ impl AccountSlots {
             free_for_others: free.min(for_others.saturating_sub(others)),
             free_for_bulk: free.min(for_bulk.saturating_sub(bulk)),
         }
+    }
+
+    /// Looks for one token, which is kept for the next call.
+    fn is_out_of_tokens(&mut self) -> bool {
+        let Some(limiter) = &self.limiter else { return false };
+        draw(limiter, &mut self.wallet, 1);
+        self.wallet == 0
     }
 
     fn learn(&mut self, outcome: &Outcome, now: Timestamp) {

@@ -84,9 +84,9 @@ pub(crate) async fn insert(
          x AS MATERIALIZED (
             SELECT x.* FROM patience CROSS JOIN unnest($3::int[], $4::uuid[], $5::smallint[], $6::text[], $7::bytea[], $8::smallint[],
                 $9::smallint[], $10::text[], $11::text[], $12::text[], $13::bytea[], $14::text[], $15::timestamptz[],
-                $16::timestamptz[], $17::bytea[], $18::smallint[]) WITH ORDINALITY
+                $16::timestamptz[], $17::bytea[], $18::smallint[], $31::bytea[]) WITH ORDINALITY
                 AS x (tenant_id, id, mode, idempotency_key, fingerprint, fingerprint_version, schema_version, category, class,
-                      tags, metadata, trace_context, send_at, expires_at, body, delivery_count, place)
+                      tags, metadata, trace_context, send_at, expires_at, body, delivery_count, ref_digest, place)
             WHERE patience.is_set IS NOT NULL),
          k AS (
             INSERT INTO idempotency (tenant_id, mode, idempotency_key, notification_id, fingerprint, fingerprint_version)
@@ -94,9 +94,9 @@ pub(crate) async fn insert(
             ON CONFLICT DO NOTHING RETURNING notification_id),
          n AS (
             INSERT INTO notifications (tenant_id, id, mode, idempotency_key, fingerprint, fingerprint_version, schema_version,
-                category, class, tags, metadata, trace_context, send_at, expires_at, delivery_count)
+                category, class, tags, metadata, trace_context, send_at, expires_at, delivery_count, ref_digest)
             SELECT tenant_id, id, mode, idempotency_key, fingerprint, fingerprint_version, schema_version, category, class,
-                tags::text[], metadata, trace_context, send_at, expires_at, delivery_count
+                tags::text[], metadata, trace_context, send_at, expires_at, delivery_count, ref_digest
             FROM x JOIN k ON k.notification_id = x.id),
          c AS (INSERT INTO contents (id, body) SELECT x.id, x.body FROM x JOIN k ON k.notification_id = x.id),
          y AS MATERIALIZED (
@@ -146,6 +146,7 @@ pub(crate) async fn insert(
         deliveries.iter().map(|(_, d)| d.sender.as_deref()).collect::<Vec<_>>() as _,
         deliveries.iter().map(|(_, d)| d.message_id.as_deref()).collect::<Vec<_>>() as _,
         &deliveries.iter().map(|(_, d)| small(d.attempt_limit)).collect::<Vec<_>>()[..],
+        column(items, |item| item.ref_digest.as_deref()) as _,
     )
     .fetch_all(conn)
     .await

@@ -270,6 +270,8 @@ pub(crate) async fn dead_letters(
             reference: record.reference,
             copies: record.copies,
             message_id: record.message_id,
+            // These ends do not come from an entry that could be named.
+            suppression: None,
             send_at: record.send_at.map(|at| at.0),
             updated_at: record.updated_at.0,
         };

@@ -13,6 +13,7 @@ mod finish;
 mod history;
 mod instant;
 mod key_expiry;
+mod listing;
 mod read;
 mod registry;
 mod rows;
@@ -34,8 +35,8 @@ use tidings_core::ids::{AccountId, DeliveryId, InstanceId, LaneId, NotificationI
 use tidings_core::policy::Rules;
 use tidings_core::sandbox::SandboxMessage;
 use tidings_core::store::{
-    Acted, Acts, ApiKey, DeadLetter, DeadLetterFilter, Finding, KeyHolder, Mailbox, Outbox, Reading, Registry, SandboxFilter, Store,
-    StoreError, StoredNotification, StoredOutgoing, Sweep, Swept, Tenant, WriteBatch, WriteResults,
+    Acted, Acts, ApiKey, DeadLetter, DeadLetterFilter, Finding, KeyHolder, Listing, Mailbox, Outbox, Reading, Registry, SandboxFilter,
+    Scan, Store, StoreError, StoredContent, StoredNotification, StoredOutgoing, Sweep, Swept, Tenant, Window, WriteBatch, WriteResults,
 };
 use tidings_core::time::Timestamp;
 use tidings_core::words::{Channel, Class, Mode};
@@ -126,6 +127,10 @@ async fn limited_write<T>(call: impl Future<Output = Result<T, StoreError>>) -> 
 #[async_trait]
 impl Store for PostgresStore {
     fn acts(&self) -> &dyn Acts {
+        self
+    }
+
+    fn listing(&self) -> &dyn Listing {
         self
     }
 
@@ -271,6 +276,25 @@ impl Acts for PostgresStore {
 
     async fn dead_letters(&self, tenant: TenantId, mode: Mode, filter: &DeadLetterFilter) -> Result<Vec<DeadLetter>, StoreError> {
         limited(acts::dead_letters(self, tenant, mode, filter)).await
+    }
+}
+
+#[async_trait]
+impl Listing for PostgresStore {
+    async fn scan(&self, window: &Window) -> Result<Scan, StoreError> {
+        limited(listing::scan(self, window)).await
+    }
+
+    async fn notifications(&self, tenant: TenantId, mode: Mode, ids: &[NotificationId]) -> Result<Vec<StoredNotification>, StoreError> {
+        limited(listing::notifications(self, tenant, mode, ids)).await
+    }
+
+    async fn delivery(&self, tenant: TenantId, mode: Mode, id: DeliveryId) -> Result<Option<StoredNotification>, StoreError> {
+        limited(listing::delivery(self, tenant, mode, id)).await
+    }
+
+    async fn content(&self, tenant: TenantId, mode: Mode, id: NotificationId) -> Result<Option<StoredContent>, StoreError> {
+        limited(listing::content(self, tenant, mode, id)).await
     }
 }
 

@@ -5,14 +5,16 @@ use std::collections::HashMap;
 use sqlx::{Connection, PgConnection};
 use tidings_core::delivery::{AttemptRecord, Delivery};
 use tidings_core::ids::{DeliveryId, LaneId, NotificationId, TenantId};
-use tidings_core::store::{KeyHolder, StoreError, StoredDelivery, StoredNotification, StoredOutgoing};
+use tidings_core::store::{KeyHolder, StoreError, StoredDelivery, StoredNotification, StoredOutgoing, Suppressed};
 use tidings_core::time::Timestamp;
 use tidings_core::words::Mode;
 use uuid::Uuid;
 
 use crate::PostgresStore;
 use crate::error::before;
-use crate::rows::{AttemptRow, RecordRow, open_rows, records, word};
+use crate::instant::At;
+use crate::listing::{NotificationRow, ids_of};
+use crate::rows::{AttemptRow, RecordRow, open_rows, records};
 
 /// What adapters need, still sealed. `id = ANY` beside the joins lets the planner leave out partitions.
 pub(crate) async fn outgoing(store: &PostgresStore, ids: &[DeliveryId]) -> Result<Vec<StoredOutgoing>, StoreError> {
@@ -75,8 +77,9 @@ pub(crate) async fn notification(
 ) -> Result<Option<StoredNotification>, StoreError> {
     let mut conn = store.connection().await?;
     let mut tx = conn.begin_with("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY").await.map_err(before)?;
-    let row = sqlx::query!(
-        "SELECT idempotency_key, category, class, tags, metadata, send_at, expires_at FROM notifications
+    let row = sqlx::query_as!(
+        NotificationRow,
+        "SELECT id, idempotency_key, category, class, tags, metadata, send_at, expires_at, delivery_count FROM notifications
          WHERE tenant_id = $1 AND id = $2 AND mode = $3",
         tenant.0,
         id.as_uuid(),
@@ -86,53 +89,57 @@ pub(crate) async fn notification(
     .await
     .map_err(before)?;
     let Some(row) = row else { return Ok(None) };
-    let deliveries = deliveries(&mut tx, id).await?;
+    let ids: Vec<Uuid> = ids_of(row.id, row.delivery_count).collect();
+    let deliveries = deliveries(&mut tx, &ids).await?.remove(&id).unwrap_or_else(|| Ok(Vec::new()))?;
     tx.commit().await.map_err(before)?;
-    Ok(Some(StoredNotification {
-        tenant,
-        id,
-        mode,
-        idempotency_key: row.idempotency_key,
-        category: row.category,
-        class: word(&row.class)?,
-        tags: row.tags,
-        metadata: row.metadata,
-        send_at: row.send_at.map(|at| at.0),
-        expires_at: row.expires_at.0,
-        deliveries,
-    }))
+    row.notification(tenant, mode, deliveries).map(Some)
 }
 
-async fn deliveries(conn: &mut PgConnection, id: NotificationId) -> Result<Vec<StoredDelivery>, StoreError> {
-    let (first, last) = (id.as_uuid(), id.last_delivery().as_uuid());
-    let records = records!("FROM deliveries d WHERE d.id > $1 AND d.id <= $2 ORDER BY d.id", first, last)
-        .fetch_all(&mut *conn)
-        .await
-        .map_err(before)?;
+/// The deliveries of each notification in the order of their ordinals, or why those of one cannot be read.
+pub(crate) type Deliveries = HashMap<NotificationId, Result<Vec<StoredDelivery>, StoreError>>;
+
+/// Deliveries with all that became of them.
+pub(crate) async fn deliveries(conn: &mut PgConnection, ids: &[Uuid]) -> Result<Deliveries, StoreError> {
+    let records =
+        records!("FROM deliveries d WHERE d.id = ANY($1::uuid[]) ORDER BY d.id", ids).fetch_all(&mut *conn).await.map_err(before)?;
     let mut open = HashMap::new();
     if records.iter().any(|record| record.state.is_none()) {
-        let rows = open_rows!("FROM queue q JOIN lanes l ON l.id = q.lane WHERE q.id > $1 AND q.id <= $2", first, last)
+        let rows = open_rows!("FROM queue q JOIN lanes l ON l.id = q.lane WHERE q.id = ANY($1::uuid[])", ids)
             .fetch_all(&mut *conn)
             .await
             .map_err(before)?;
-        for row in rows {
-            let delivery = row.delivery()?;
-            open.insert(delivery.id, delivery);
-        }
+        open.extend(rows.into_iter().map(|row| (DeliveryId::from_uuid(row.id), row.delivery())));
     }
-    let mut attempts = attempts(conn, first, last).await?;
-    records.into_iter().map(|record| stored(record, &mut open, &mut attempts)).collect()
+    let mut attempts = attempts(&mut *conn, ids).await?;
+    let suppressions = suppressions(conn, records.iter().filter_map(|record| record.suppression_id)).await?;
+    let mut deliveries = Deliveries::new();
+    for record in records {
+        let id = DeliveryId::from_uuid(record.id);
+        let stored = stored(record, &mut open, attempts.remove(&id), &suppressions);
+        gather(deliveries.entry(id.notification()).or_insert_with(|| Ok(Vec::new())), stored);
+    }
+    Ok(deliveries)
+}
+
+/// Adds to a list, which the first row that cannot be read makes unreadable as a whole.
+pub(crate) fn gather<T>(list: &mut Result<Vec<T>, StoreError>, row: Result<T, StoreError>) {
+    match (list.as_mut(), row) {
+        (Ok(rows), Ok(row)) => rows.push(row),
+        (Ok(_), Err(err)) => *list = Err(err),
+        (Err(_), _) => {}
+    }
 }
 
 fn stored(
     record: RecordRow,
-    open: &mut HashMap<DeliveryId, Delivery>,
-    attempts: &mut HashMap<DeliveryId, Vec<AttemptRecord>>,
+    open: &mut HashMap<DeliveryId, Result<Delivery, StoreError>>,
+    attempts: Option<Result<Vec<AttemptRecord>, StoreError>>,
+    suppressions: &HashMap<Uuid, Suppressed>,
 ) -> Result<StoredDelivery, StoreError> {
     let id = DeliveryId::from_uuid(record.id);
     let delivery = match record.delivery()? {
         Some(ended) => ended,
-        None => open.remove(&id).ok_or_else(|| StoreError::Unreadable("an open delivery has no queue row".to_owned()))?,
+        None => open.remove(&id).ok_or_else(|| StoreError::Unreadable("an open delivery has no queue row".to_owned()))??,
     };
     Ok(StoredDelivery {
         delivery,
@@ -141,26 +148,43 @@ fn stored(
         copies: record.copies,
         message_id: record.message_id,
         send_at: record.send_at.map(|at| at.0),
+        suppression: record.suppression_id.and_then(|id| suppressions.get(&id)).cloned(),
         updated_at: record.updated_at.0,
-        attempts: attempts.remove(&id).unwrap_or_default(),
+        attempts: attempts.unwrap_or_else(|| Ok(Vec::new()))?,
     })
 }
 
-async fn attempts(conn: &mut PgConnection, first: Uuid, last: Uuid) -> Result<HashMap<DeliveryId, Vec<AttemptRecord>>, StoreError> {
+/// Those entries that are still there.
+async fn suppressions(conn: &mut PgConnection, ids: impl Iterator<Item = Uuid>) -> Result<HashMap<Uuid, Suppressed>, StoreError> {
+    let ids: Vec<Uuid> = ids.collect();
+    if ids.is_empty() {
+        return Ok(HashMap::new());
+    }
+    let rows = sqlx::query!(r#"SELECT id, reason, scope, created_at AS "created_at: At" FROM suppressions WHERE id = ANY($1)"#, &ids[..],)
+        .fetch_all(conn)
+        .await
+        .map_err(before)?;
+    let suppressed =
+        rows.into_iter().map(|row| Suppressed { id: row.id, reason: row.reason, scope: row.scope, created_at: row.created_at.0 });
+    Ok(suppressed.map(|suppressed| (suppressed.id, suppressed)).collect())
+}
+
+type Attempts = HashMap<DeliveryId, Result<Vec<AttemptRecord>, StoreError>>;
+
+async fn attempts(conn: &mut PgConnection, ids: &[Uuid]) -> Result<Attempts, StoreError> {
     let rows = sqlx::query_as!(
         AttemptRow,
         "SELECT delivery_id, number, generation, account_id, started_at, finished_at, outcome, accepted_at, late, provider_code,
             provider_message_id, match_key, detail
-         FROM attempts WHERE delivery_id > $1 AND delivery_id <= $2 ORDER BY delivery_id, number",
-        first,
-        last,
+         FROM attempts WHERE delivery_id = ANY($1) ORDER BY delivery_id, number",
+        ids,
     )
     .fetch_all(conn)
     .await
     .map_err(before)?;
-    let mut attempts: HashMap<DeliveryId, Vec<AttemptRecord>> = HashMap::new();
+    let mut attempts = Attempts::new();
     for row in rows {
-        attempts.entry(DeliveryId::from_uuid(row.delivery_id)).or_default().push(row.record()?);
+        gather(attempts.entry(DeliveryId::from_uuid(row.delivery_id)).or_insert_with(|| Ok(Vec::new())), row.record());
     }
     Ok(attempts)
 }

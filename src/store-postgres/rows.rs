@@ -167,6 +167,7 @@ pub(crate) struct RecordRow {
     pub(crate) copies: Option<Vec<u8>>,
     pub(crate) message_id: Option<String>,
     pub(crate) send_at: Option<At>,
+    pub(crate) suppression_id: Option<Uuid>,
 }
 
 /// `SELECT` of `RecordRow`s; `d` is the row in what follows.
@@ -176,7 +177,7 @@ macro_rules! records {
             $crate::rows::RecordRow,
             "SELECT d.id, d.tenant_id, d.mode, d.lane, d.channel, d.class, d.state, d.reason, d.version, d.generation, \
              d.attempt_number, d.attempt_count, d.unresolved, d.flags, d.account_id, d.expires_at, d.settled_at, \
-             d.updated_at, d.address, d.ref AS reference, d.copies, d.message_id, d.send_at " + $tail,
+             d.updated_at, d.address, d.ref AS reference, d.copies, d.message_id, d.send_at, d.suppression_id " + $tail,
             $($argument),+
         )
     };

@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use serde::Serialize;
-use sqlx::{query, query_scalar};
 use sqlx::sqlite::SqliteConnection;
+use sqlx::{query, query_scalar};
 use tidings_core::ids::NotificationId;
 use tidings_core::key_expiry::{key_is_free, may_be_free};
 use tidings_core::store::{Accepted, KeyHolder, NewDelivery, NewNotification, StoreError, group_by_key};
@@ -144,8 +144,9 @@ async fn insert_notifications(connection: &mut SqliteConnection, batch: &[&NewNo
         let fingerprint = rows.more(Some(&item.fingerprint));
         let body = rows.more(Some(&item.body));
         let metadata = rows.more(item.metadata.as_deref());
+        let ref_digest = rows.more(item.ref_digest.as_deref());
         let texts = (&item.idempotency_key, item.expires_at, &item.tags, item.trace_context.as_deref());
-        rows.add(shape, (place, fingerprint, body, metadata, texts.0, texts.1, texts.2, texts.3));
+        rows.add(shape, (place, fingerprint, body, metadata, texts.0, texts.1, texts.2, texts.3, ref_digest));
     }
     let (rows, bytes) = rows.into_arguments();
     let done = query!(
@@ -155,10 +156,11 @@ async fn insert_notifications(connection: &mut SqliteConnection, batch: &[&NewNo
                 value->>'$[0].send_at' AS send_at, value->>'$[0].count' AS count, jsonb_extract(value, '$[1]') AS rows
             FROM jsonb_each(?1))
          INSERT INTO notifications (tenant_id, id, mode, idempotency_key, fingerprint, fingerprint_version, schema_version, category, class,
-            tags, metadata, trace_context, send_at, expires_at, delivery_count, body)
+            tags, metadata, trace_context, send_at, expires_at, delivery_count, ref_digest, body)
          SELECT tenant, substr(?2, r.value->>0, 16), mode, r.value->>4, substr(?2, r.value->>0 + 16, r.value->>1), fingerprint_version,
             schema_version, category, class, r.value->6, substr(?2, r.value->>0 + 16 + r.value->>1 + r.value->>2, r.value->>3),
-            r.value->>7, send_at, r.value->>5, count, substr(?2, r.value->>0 + 16 + r.value->>1, r.value->>2)
+            r.value->>7, send_at, r.value->>5, count,
+            substr(?2, r.value->>0 + 16 + r.value->>1 + r.value->>2 + coalesce(r.value->>3, 0), r.value->>8), substr(?2, r.value->>0 + 16 + r.value->>1, r.value->>2)
          FROM shape CROSS JOIN jsonb_each(shape.rows) r WHERE true
          ON CONFLICT (tenant_id, mode, idempotency_key) WHERE key_freed IS NULL DO NOTHING",
         rows,

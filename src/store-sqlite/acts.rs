@@ -281,6 +281,8 @@ pub(crate) async fn dead_letters(
             reference: row.reference,
             copies: row.copies,
             message_id: row.message_id,
+            // These ends do not come from an entry that could be named.
+            suppression: None,
             send_at: row.send_at.map(Timestamp::from_micros),
             updated_at: Timestamp::from_micros(row.updated_at),
             attempts: attempts.remove(&id).unwrap_or_default(),

@@ -56,6 +56,7 @@ fn email(tenant: TenantId, lane: LaneId, n: u8, body: usize) -> Arc<NewNotificat
         schema_version: 1,
         category: "receipt".into(),
         class: Class::Transactional,
+        ref_digest: None,
         tags: Vec::new(),
         metadata: None,
         trace_context: None,

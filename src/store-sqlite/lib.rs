@@ -13,6 +13,7 @@ mod commit;
 mod durability;
 mod error;
 mod finish;
+mod listing;
 mod read;
 mod registry;
 mod rows;
@@ -30,8 +31,8 @@ use tidings_core::ids::{AccountId, DeliveryId, InstanceId, LaneId, NotificationI
 use tidings_core::policy::Rules;
 use tidings_core::sandbox::SandboxMessage;
 use tidings_core::store::{
-    Acted, Acts, ApiKey, DeadLetter, DeadLetterFilter, Finding, KeyHolder, Mailbox, Outbox, Reading, Registry, SandboxFilter, Store,
-    StoreError, StoredNotification, StoredOutgoing, Sweep, Swept, Tenant, WriteBatch, WriteResults,
+    Acted, Acts, ApiKey, DeadLetter, DeadLetterFilter, Finding, KeyHolder, Listing, Mailbox, Outbox, Reading, Registry, SandboxFilter,
+    Scan, Store, StoreError, StoredContent, StoredNotification, StoredOutgoing, Sweep, Swept, Tenant, Window, WriteBatch, WriteResults,
 };
 use tidings_core::time::Timestamp;
 use tidings_core::words::{Channel, Class, Mode};
@@ -80,6 +81,10 @@ impl SqliteStore {
 #[async_trait]
 impl Store for SqliteStore {
     fn acts(&self) -> &dyn Acts {
+        self
+    }
+
+    fn listing(&self) -> &dyn Listing {
         self
     }
 
@@ -221,6 +226,25 @@ impl Acts for SqliteStore {
 
     async fn dead_letters(&self, tenant: TenantId, mode: Mode, filter: &DeadLetterFilter) -> Result<Vec<DeadLetter>, StoreError> {
         acts::dead_letters(&self.readers, tenant, mode, filter).await
+    }
+}
+
+#[async_trait]
+impl Listing for SqliteStore {
+    async fn scan(&self, window: &Window) -> Result<Scan, StoreError> {
+        listing::scan(&self.readers, window).await
+    }
+
+    async fn notifications(&self, tenant: TenantId, mode: Mode, ids: &[NotificationId]) -> Result<Vec<StoredNotification>, StoreError> {
+        listing::notifications(&self.readers, tenant, mode, ids).await
+    }
+
+    async fn delivery(&self, tenant: TenantId, mode: Mode, id: DeliveryId) -> Result<Option<StoredNotification>, StoreError> {
+        listing::delivery(&self.readers, tenant, mode, id).await
+    }
+
+    async fn content(&self, tenant: TenantId, mode: Mode, id: NotificationId) -> Result<Option<StoredContent>, StoreError> {
+        listing::content(&self.readers, tenant, mode, id).await
     }
 }
 

@@ -4,16 +4,17 @@
 use std::collections::HashMap;
 
 use sqlx::sqlite::{SqliteConnection, SqlitePool};
-use sqlx::{query, query_scalar};
+use sqlx::{query, query_as, query_scalar};
 use tidings_core::delivery::AttemptRecord;
 use tidings_core::ids::{DeliveryId, LaneId, NotificationId, TenantId};
-use tidings_core::store::{KeyHolder, StoreError, StoredDelivery, StoredNotification, StoredOutgoing};
+use tidings_core::store::{KeyHolder, StoreError, StoredDelivery, StoredNotification, StoredOutgoing, Suppressed};
 use tidings_core::time::Timestamp;
 use tidings_core::words::Mode;
 use uuid::Uuid;
 
 use crate::error::store_error;
-use crate::rows::{AttemptRow, DeliveryRow, Hex, NEVER, json, number, word};
+use crate::listing::{NotificationRow, ids_of};
+use crate::rows::{AttemptRow, DeliveryRow, Hex, NEVER, ids_json, json, number};
 
 pub(crate) async fn outgoing(readers: &SqlitePool, ids: &[DeliveryId]) -> Result<Vec<StoredOutgoing>, StoreError> {
     let ids = json(&ids.iter().map(|id| (Hex::of(*id), Hex::uuid(id.notification().as_uuid()))).collect::<Vec<_>>());
@@ -64,34 +65,28 @@ pub(crate) async fn notification(
     // One snapshot for the three statements: an attempt and the state it led to are seen together.
     let mut snapshot = readers.begin().await.map_err(store_error)?;
     let (uuid, mode_number) = (id.as_uuid(), mode.as_i16());
-    let row = query!(
-        r#"SELECT idempotency_key, category, class, tags, metadata, send_at, expires_at FROM notifications
+    let row = query_as!(
+        NotificationRow,
+        r#"SELECT id AS "id!: Uuid", idempotency_key, category, class, tags, metadata, send_at, expires_at, delivery_count FROM notifications
            WHERE tenant_id = ?1 AND id = ?2 AND mode = ?3"#,
         tenant.0,
         uuid,
         mode_number
     );
     let Some(row) = row.fetch_optional(&mut *snapshot).await.map_err(store_error)? else { return Ok(None) };
-    let deliveries = deliveries(&mut snapshot, id).await?;
+    let ids: Vec<DeliveryId> = ids_of(row.id, row.delivery_count).collect();
+    let deliveries = deliveries(&mut snapshot, &ids).await?.remove(&id).unwrap_or_else(|| Ok(Vec::new()))?;
     snapshot.commit().await.map_err(store_error)?;
-    Ok(Some(StoredNotification {
-        tenant,
-        id,
-        mode,
-        idempotency_key: row.idempotency_key,
-        category: row.category,
-        class: word(&row.class)?,
-        tags: serde_json::from_str(&row.tags).map_err(|err| StoreError::Unreadable(format!("tags: {err}")))?,
-        metadata: row.metadata,
-        send_at: row.send_at.map(Timestamp::from_micros),
-        expires_at: Timestamp::from_micros(row.expires_at),
-        deliveries,
-    }))
+    row.into_notification(tenant, mode, deliveries).map(Some)
 }
 
-async fn deliveries(connection: &mut SqliteConnection, id: NotificationId) -> Result<Vec<StoredDelivery>, StoreError> {
-    let mut attempts = attempts(connection, id).await?;
-    let (first, last) = (id.as_uuid(), id.last_delivery().as_uuid());
+/// The deliveries of each notification in the order of their ordinals, or why those of one cannot be read.
+pub(crate) type Deliveries = HashMap<NotificationId, Result<Vec<StoredDelivery>, StoreError>>;
+
+/// Deliveries with all that became of them.
+pub(crate) async fn deliveries(connection: &mut SqliteConnection, ids: &[DeliveryId]) -> Result<Deliveries, StoreError> {
+    let ids = ids_json(ids.iter().copied());
+    let mut attempts = attempts(connection, &ids).await?;
     let rows = query!(
         r#"SELECT d.id AS "id!: Uuid", d.tenant_id AS "tenant_id!", d.mode AS "mode!", d.channel AS "channel!", d.class AS "class!",
             d.lane AS "lane!", coalesce(q.category, '') AS "category!: String", coalesce(q.state, d.state) AS "state!: String",
@@ -105,13 +100,16 @@ async fn deliveries(connection: &mut SqliteConnection, id: NotificationId) -> Re
             q.attempt_started_at AS "attempt_started_at?", q.ambiguous_since AS "ambiguous_since?", q.check_at AS "check_at?",
             coalesce(q.rung, 0) AS "rung!: i64", coalesce(q.expires_at, d.expires_at) AS "expires_at!: i64", q.sender AS "sender?",
             coalesce(q.flags, d.flags) AS "flags!: i64", iif(q.id IS NULL, d.reason, NULL) AS "reason?: String", d.settled_at AS "settled_at?",
-            d.address AS "address?", d.ref AS "reference?", d.copies AS "copies?", d.message_id AS "message_id?", d.send_at AS "send_at?", d.updated_at AS "updated_at!"
-           FROM deliveries d LEFT JOIN queue q ON q.id = d.id WHERE d.id > ?1 AND d.id <= ?2 ORDER BY d.id"#,
-        first,
-        last
+            d.address AS "address?", d.ref AS "reference?", d.copies AS "copies?", d.message_id AS "message_id?", d.send_at AS "send_at?", d.updated_at AS "updated_at!",
+            s.id AS "suppression_id?: Uuid", s.reason AS "suppression_reason?", s.scope AS "suppression_scope?",
+            s.created_at AS "suppressed_at?"
+           FROM json_each(?1) x CROSS JOIN deliveries d ON d.id = unhex(x.value) LEFT JOIN queue q ON q.id = d.id
+            LEFT JOIN suppressions s ON s.id = d.suppression_id
+           ORDER BY d.id"#,
+        ids
     );
     let rows = rows.fetch_all(connection).await.map_err(store_error)?;
-    let mut deliveries = Vec::with_capacity(rows.len());
+    let mut deliveries = Deliveries::new();
     for row in rows {
         let delivery = DeliveryRow {
             id: row.id,
@@ -146,34 +144,56 @@ async fn deliveries(connection: &mut SqliteConnection, id: NotificationId) -> Re
             reason: row.reason,
             settled_at: row.settled_at,
         };
-        let delivery = delivery.into_delivery()?;
-        deliveries.push(StoredDelivery {
-            attempts: attempts.remove(&delivery.id).unwrap_or_default(),
-            delivery,
-            address: row.address,
-            reference: row.reference,
-            copies: row.copies,
-            message_id: row.message_id,
-            send_at: row.send_at.map(Timestamp::from_micros),
-            updated_at: Timestamp::from_micros(row.updated_at),
+        let id = DeliveryId::from_uuid(row.id);
+        let suppression = match (row.suppression_id, row.suppression_reason, row.suppression_scope, row.suppressed_at) {
+            (Some(id), Some(reason), Some(scope), Some(at)) => {
+                Some(Suppressed { id, reason, scope, created_at: Timestamp::from_micros(at) })
+            }
+            _ => None,
+        };
+        let attempts = attempts.remove(&id).unwrap_or_else(|| Ok(Vec::new()));
+        let stored = delivery.into_delivery().and_then(|delivery| {
+            Ok(StoredDelivery {
+                delivery,
+                attempts: attempts?,
+                address: row.address,
+                reference: row.reference,
+                copies: row.copies,
+                message_id: row.message_id,
+                send_at: row.send_at.map(Timestamp::from_micros),
+                suppression,
+                updated_at: Timestamp::from_micros(row.updated_at),
+            })
         });
+        gather(deliveries.entry(id.notification()).or_insert_with(|| Ok(Vec::new())), stored);
     }
     Ok(deliveries)
 }
 
-async fn attempts(connection: &mut SqliteConnection, id: NotificationId) -> Result<HashMap<DeliveryId, Vec<AttemptRecord>>, StoreError> {
-    let (first, last) = (id.as_uuid(), id.last_delivery().as_uuid());
-    let rows = sqlx::query_as!(
+/// Adds to a list, which the first row that cannot be read makes unreadable as a whole.
+pub(crate) fn gather<T>(list: &mut Result<Vec<T>, StoreError>, row: Result<T, StoreError>) {
+    match (list.as_mut(), row) {
+        (Ok(rows), Ok(row)) => rows.push(row),
+        (Ok(_), Err(err)) => *list = Err(err),
+        (Err(_), _) => {}
+    }
+}
+
+type Attempts = HashMap<DeliveryId, Result<Vec<AttemptRecord>, StoreError>>;
+
+async fn attempts(connection: &mut SqliteConnection, ids: &str) -> Result<Attempts, StoreError> {
+    let rows = query_as!(
         AttemptRow,
-        r#"SELECT delivery_id AS "delivery_id!: Uuid", number, generation, account_id, started_at, finished_at, outcome, accepted_at, late,
-            provider_code, provider_message_id, match_key, detail
-           FROM attempts WHERE delivery_id > ?1 AND delivery_id <= ?2 ORDER BY delivery_id, number"#,
-        first,
-        last
+        r#"SELECT a.delivery_id AS "delivery_id!: Uuid", a.number AS "number!", a.generation AS "generation!", a.account_id AS "account_id?",
+            a.started_at AS "started_at!", a.finished_at AS "finished_at?", a.outcome AS "outcome!", a.accepted_at AS "accepted_at?",
+            a.late AS "late!", a.provider_code AS "provider_code?", a.provider_message_id AS "provider_message_id?",
+            a.match_key AS "match_key?", a.detail AS "detail?"
+           FROM json_each(?1) x CROSS JOIN attempts a ON a.delivery_id = unhex(x.value) ORDER BY a.delivery_id, a.number"#,
+        ids
     );
-    let mut attempts: HashMap<DeliveryId, Vec<AttemptRecord>> = HashMap::new();
+    let mut attempts = Attempts::new();
     for row in rows.fetch_all(connection).await.map_err(store_error)? {
-        attempts.entry(DeliveryId::from_uuid(row.delivery_id)).or_default().push(row.into_record()?);
+        gather(attempts.entry(DeliveryId::from_uuid(row.delivery_id)).or_insert_with(|| Ok(Vec::new())), row.into_record());
     }
     Ok(attempts)
 }

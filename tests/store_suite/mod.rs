@@ -14,6 +14,7 @@ pub mod auditing;
 pub mod claiming;
 pub mod expiring;
 pub mod finishing;
+pub mod listing;
 pub mod random;
 pub mod reading;
 pub mod registry;
@@ -146,6 +147,16 @@ macro_rules! store_suite {
             reading::adapters_get_what_they_need,
             reading::the_next_due_row_of_each_lane_is_known,
             reading::open_rows_are_counted,
+            listing::a_window_is_looked_at_newest_first_and_says_where_it_ended,
+            listing::pages_hold_each_row_once_while_others_are_accepted,
+            listing::a_window_is_of_its_tenant_and_tells_the_modes_apart,
+            listing::facts_for_filters_are_those_of_the_moment,
+            listing::a_scan_ends_before_it_holds_too_many_deliveries,
+            listing::several_notifications_are_read_as_one_is,
+            listing::one_delivery_is_read_by_its_id,
+            listing::content_is_read_until_it_is_erased,
+            listing::a_suppressed_delivery_names_the_entry,
+            listing::a_row_with_an_unknown_word_is_left_out_of_lists,
             registry::a_setting_is_settled_by_one_of_many,
             registry::names_keep_their_numbers,
             registry::names_are_made_once_by_processes_that_start_at_once,

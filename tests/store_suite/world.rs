@@ -10,6 +10,7 @@ use tidings_core::ids::{AccountId, DeliveryId, InstanceId, LaneId, NotificationI
 use tidings_core::judge::{AccountCapacity, ClaimPlan, LanePlan};
 use tidings_core::outcome::{NotSent, Outcome, Report};
 use tidings_core::policy::{LEASE, Rules};
+use tidings_core::secrets::DIGEST_LEN;
 use tidings_core::state::State;
 use tidings_core::store::{
     Accepted, Claimed, NewDelivery, NewNotification, Store, StoreError, StoredDelivery, StoredNotification, WriteBatch,
@@ -250,6 +251,7 @@ pub fn email(tenant: TenantId, lane: LaneId, class: Class, key: &str) -> NewNoti
         schema_version: 1,
         category: "receipt".to_owned(),
         class,
+        ref_digest: Some([[1; DIGEST_LEN], [2; DIGEST_LEN]].concat()),
         tags: vec!["blue".to_owned(), "grün \"quoted\"".to_owned()],
         metadata: Some(vec![0, 1, 2, 255]),
         trace_context: Some("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01".to_owned()),

@@ -21,6 +21,7 @@ use tidings_gateway::dispatch::Dispatch;
 use tidings_gateway::keeper::Keeper;
 use tidings_gateway::pump::Pump;
 use tidings_gateway::routing::{Account, Route, Routing};
+use tidings_gateway::slots::Slots;
 use tidings_gateway::wake::Wake;
 use tidings_gateway::writer::{WriteError, Writer};
 use tidings_gateway::{accounts, api, keys, store};
@@ -106,7 +107,8 @@ impl Inside {
         let routing = Arc::new(with_adapter(configured.await.expect("accounts and routes"), &adapter));
         keys::bootstrap(&settings, store.as_ref(), clock_now(&clock)).await.expect("a first key");
         let key = std::fs::read_to_string(data.join("api-key")).expect("the key's file");
-        let app = Arc::new(App { settings, rules, store, clock, keyring, writer, routing, wake, readiness });
+        let slots = Arc::new(Slots::new(&routing.accounts));
+        let app = Arc::new(App { settings, rules, store, clock, keyring, writer, routing, slots, wake, readiness });
         let server = api::listen(app.clone()).await.expect("loopback has free ports");
         let client = Client::new(&format!("http://{}", server.address), key.trim());
         Self { dispatch: Arc::new(Dispatch::new(app.clone())), app, adapter, instance, client }

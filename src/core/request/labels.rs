@@ -12,7 +12,7 @@ const MAX_TAGS: usize = 10;
 const MAX_METADATA: usize = 20;
 const MAX_METADATA_NAME: usize = 40;
 const MAX_METADATA_VALUE: usize = 500;
-const MAX_REF: usize = 128;
+pub(super) const MAX_REF: usize = 128;
 
 pub(super) fn category(fields: &Fields<'_>, faults: &mut Faults) -> Option<String> {
     let name = fields.text("category", faults)?;

@@ -5,6 +5,7 @@
 //! no clock. Both stores have the same files and the same order of methods.
 
 mod acts;
+mod listing;
 mod mailbox;
 mod outbox;
 mod reading;
@@ -15,12 +16,13 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 pub use acts::{Acted, Acts, DeadLetter, DeadLetterFilter, MOST_ACTS};
+pub use listing::{Listing, MOST_DELIVERIES, Scan, StoredContent, Window};
 pub use mailbox::{Mailbox, SandboxFilter};
 pub use outbox::{
     Accepted, Claimed, Grouped, KeyHolder, LaneSeen, NewDelivery, NewNotification, Outbox, StoredOutgoing, Sweep, Swept, WriteBatch,
     WriteResults, group_by_key,
 };
-pub use reading::{Finding, Reading, StoredDelivery, StoredNotification, Violation};
+pub use reading::{Finding, Reading, StoredDelivery, StoredNotification, Suppressed, Violation};
 pub use registry::{ApiKey, Registry, Tenant};
 
 use crate::ids::InstanceId;
@@ -68,6 +70,8 @@ impl StoreError {
 pub trait Store: Registry + Outbox + Reading + Mailbox {
     /// Acts on deliveries that exist.
     fn acts(&self) -> &dyn Acts;
+    /// Lists of notifications and what a single delivery is asked for.
+    fn listing(&self) -> &dyn Listing;
 
     /// What the people who run it call it: `SQLite in ./data` or `PostgreSQL at host/name`, without credentials.
     fn describe(&self) -> String;

@@ -36,6 +36,8 @@ pub struct NewNotification {
     pub category: String,
     /// How urgent; never changed (S-080).
     pub class: Class,
+    /// The digests of the caller's names for the recipients, each once, end to end; `None` where there are none.
+    pub ref_digest: Option<Vec<u8>>,
     /// In the caller's order.
     pub tags: Vec<String>,
     /// Sealed `[[key, value], ...]`.

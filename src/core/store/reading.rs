@@ -51,10 +51,25 @@ pub struct StoredDelivery {
     pub message_id: Option<String>,
     /// When it was to be sent, where that is its own: it was moved.
     pub send_at: Option<Timestamp>,
+    /// The suppression that ended it, as long as there is one.
+    pub suppression: Option<Suppressed>,
     /// When the record was written last.
     pub updated_at: Timestamp,
     /// Finished attempts in order; a running one is in the delivery's own columns.
     pub attempts: Vec<AttemptRecord>,
+}
+
+/// The entry of the list of those not to be written to that ended a delivery.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Suppressed {
+    /// Its identity.
+    pub id: Uuid,
+    /// Why the address is on the list.
+    pub reason: String,
+    /// What it covers.
+    pub scope: String,
+    /// Since when.
+    pub created_at: Timestamp,
 }
 
 words! {

@@ -53,6 +53,8 @@ codes! {
         "A key is 1 to 255 visible ASCII characters without spaces, given once.";
     BadCursor = "bad_cursor", BAD_REQUEST, false, "The cursor does not belong to this list",
         "Take `next` from the answer before, with the same key and the same filters, or start without `after`.";
+    FilterUnsupported = "filter_unsupported", BAD_REQUEST, false, "The list cannot be filtered like this",
+        "Use the filters of the documentation. Addresses and metadata are looked for by POST /v1/notifications/search.";
     Unauthorized = "unauthorized", UNAUTHORIZED, false, "No valid API key",
         "Send Authorization: Bearer with an API key. The detail says whether it is missing, malformed, unknown, expired or revoked.";
     ScopeMissing = "scope_missing", FORBIDDEN, false, "The API key may not do this",

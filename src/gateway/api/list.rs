@@ -5,6 +5,7 @@ use actix_web::HttpResponse;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::Serialize;
+use tidings_core::request::{USUAL_ITEMS, page_limit};
 use tidings_core::secrets::Keyring;
 use tidings_core::time::Timestamp;
 use uuid::Uuid;
@@ -14,8 +15,6 @@ use super::json;
 use super::problem::{Code, Problem};
 use super::query::Query;
 
-const USUAL_LIMIT: usize = 50;
-const MOST: usize = 200;
 /// Half of the HMAC: forging one takes 2^128 tries, each of them a request.
 const TAG: usize = 16;
 
@@ -26,7 +25,7 @@ pub(super) struct Part {
     /// How many items at most, from 1 to 200.
     pub(super) limit: usize,
     /// Created at this instant or later.
-    #[allow(dead_code, reason = "the sandbox's list has neither; that of notifications will")]
+    #[allow(dead_code, reason = "lists that others are about to add have it")]
     pub(super) since: Option<Timestamp>,
     /// Created before this instant.
     #[allow(dead_code, reason = "as since")]
@@ -39,20 +38,14 @@ impl Part {
     /// # Errors
     /// `invalid_field`.
     pub(super) fn read(query: &Query<'_>) -> Result<Self, Problem> {
-        let limit = query.get("limit").map_or(Some(USUAL_LIMIT), limit);
+        let wrong = |why| Problem::new(Code::InvalidField, format!("the parameter limit: {why}"));
         Ok(Self {
             after: query.get("after").map(str::to_owned),
-            limit: limit.ok_or_else(|| Problem::new(Code::InvalidField, "the parameter limit must be a number from 1 to 200"))?,
+            limit: query.get("limit").map_or(Ok(USUAL_ITEMS), page_limit).map_err(wrong)?,
             since: instant(query, "since")?,
             until: instant(query, "until")?,
         })
     }
-}
-
-/// A number from 1 to 200 in plain digits.
-fn limit(raw: &str) -> Option<usize> {
-    let is_plain = raw.len() <= 3 && raw.bytes().all(|byte| byte.is_ascii_digit());
-    raw.parse().ok().filter(|limit| is_plain && (1..=MOST).contains(limit))
 }
 
 fn instant(query: &Query<'_>, name: &'static str) -> Result<Option<Timestamp>, Problem> {

@@ -20,6 +20,7 @@ pub mod auth;
 mod body;
 mod codes;
 mod dead_letters;
+mod deliveries;
 mod docs;
 mod finds;
 mod frame;
@@ -27,12 +28,15 @@ mod health;
 mod hold;
 mod html;
 mod list;
+mod listing;
+mod meanings;
 mod message;
 mod notifications;
 mod page;
 pub mod problem;
 mod query;
 mod read;
+mod reference;
 mod sandbox;
 #[cfg(test)]
 mod tests;
@@ -135,7 +139,8 @@ pub async fn listen(app: Arc<App>) -> Result<Server, ListenError> {
 /// Every path. What is not named here is `404`, with another method `405`.
 pub fn routes(config: &mut web::ServiceConfig) {
     config
-        .service(web::resource("/v1/notifications").route(web::post().to(notifications::accept)))
+        .service(web::resource("/v1/notifications").route(web::post().to(notifications::accept)).route(web::get().to(listing::list)))
+        .service(web::resource("/v1/notifications/search").route(web::post().to(listing::search)))
         .service(
             web::resource("/v1/notifications/by-key")
                 .route(web::get().to(notifications::by_key))
@@ -146,6 +151,8 @@ pub fn routes(config: &mut web::ServiceConfig) {
             web::resource("/v1/notifications/{id}").route(web::get().to(notifications::by_id)).route(web::patch().to(acts::reschedule)),
         )
         .service(web::resource("/v1/notifications/{id}/cancel").route(web::post().to(acts::cancel)))
+        .service(web::resource("/v1/deliveries/{id}").route(web::get().to(deliveries::by_id)))
+        .service(web::resource("/v1/deliveries/{id}/content").route(web::get().to(deliveries::content)))
         .service(web::resource("/v1/deliveries/{id}/resolve").route(web::post().to(acts::resolve)))
         .service(web::resource("/v1/deliveries/{id}/resend").route(web::post().to(acts::resend)))
         .service(web::resource("/v1/dead-letters").route(web::get().to(dead_letters::list)))
@@ -160,6 +167,7 @@ pub fn routes(config: &mut web::ServiceConfig) {
         .service(web::resource("/healthz").route(web::get().to(health::healthz)).route(web::head().to(health::healthz)))
         .service(web::resource("/readyz").route(web::get().to(health::readyz)).route(web::head().to(health::readyz)))
         .service(web::resource("/version").route(web::get().to(health::version)))
+        .service(web::resource("/openapi.json").route(web::get().to(docs::openapi)))
         .service(web::resource("/docs").route(web::get().to(docs::index)))
         .service(web::resource("/docs/style.css").route(web::get().to(html::style)))
         .service(web::resource("/docs/reasons").route(web::get().to(docs::reasons)))

@@ -255,6 +255,7 @@ pub(super) fn reader<'a>(api: &'a Api, caller: &Caller, former_accounts: &'a Has
     Reader {
         keyring: &api.app.keyring,
         routing: &api.app.routing,
+        slots: &api.app.slots,
         former_accounts,
         sees_addresses: caller.has(Scope::Pii),
         now: api.app.now(),

@@ -109,6 +109,12 @@ impl Problem {
         }
     }
 
+    /// The same words under another code.
+    #[must_use]
+    pub fn with_code(self, code: Code) -> Self {
+        Self { code, ..self }
+    }
+
     /// Which one it is.
     pub const fn code(&self) -> Code {
         self.code

@@ -32,6 +32,11 @@ impl<'q> Query<'q> {
         Ok(Self { pairs })
     }
 
+    /// Whether one of these parameters is given.
+    pub(super) fn names(request: &HttpRequest, names: &[&str]) -> bool {
+        form_urlencoded::parse(request.query_string().as_bytes()).any(|(name, _)| names.contains(&&*name))
+    }
+
     /// The value of a parameter that is there.
     pub(super) fn get(&self, name: &str) -> Option<&str> {
         self.pairs.iter().find(|(other, _)| *other == name).map(|(_, value)| &**value)

@@ -6,18 +6,20 @@ use std::sync::Arc;
 use serde::{Serialize, Serializer};
 use tidings_core::address::EmailAddress;
 use tidings_core::delivery::{AttemptRecord, Delivery, Flags};
-use tidings_core::ids::{AccountId, DeliveryId};
+use tidings_core::ids::{AccountId, DeliveryId, NotificationId};
 use tidings_core::secrets::{CannotOpen, Keyring};
 use tidings_core::senders::may_send_as;
 use tidings_core::state::{Certainty, State};
-use tidings_core::status::{Circumstances, summary, wait_reason};
-use tidings_core::store::{StoredDelivery, StoredNotification};
+use tidings_core::status::{Circumstances, held_by, summary, wait_reason};
+use tidings_core::store::{StoredDelivery, StoredNotification, Suppressed};
 use tidings_core::time::Timestamp;
-use tidings_core::words::{AttemptOutcome, Channel, Reason, WaitReason};
+use tidings_core::words::{AttemptOutcome, Channel, Class, Mode, Reason, WaitReason};
+use uuid::Uuid;
 
 use super::view::{Instant, NotificationView, Opened, Pairs, StatusUrl, metadata, status, to_json};
 use crate::routing::{Account, Routing};
 use crate::sealed;
+use crate::slots::Slots;
 
 /// What a read needs beside the stored notification.
 pub(super) struct Reader<'a> {
@@ -29,6 +31,8 @@ pub(super) struct Reader<'a> {
     pub(super) former_accounts: &'a HashMap<AccountId, String>,
     /// Whether the reader may see addresses.
     pub(super) sees_addresses: bool,
+    /// What hinders each account of this process now.
+    pub(super) slots: &'a Slots,
     /// The present instant.
     pub(super) now: Timestamp,
 }
@@ -75,6 +79,27 @@ impl Reader<'_> {
         Opened::open(self.keyring, stored)
     }
 
+    /// The body of a read of the first delivery alone.
+    ///
+    /// # Errors
+    /// When what is sealed in it cannot be opened.
+    pub(super) fn render_delivery(&self, stored: &StoredNotification) -> Result<Vec<u8>, CannotOpen> {
+        let first = stored.deliveries.first().ok_or(CannotOpen)?;
+        let opened = Opened::open(self.keyring, first)?;
+        let view = TimelineView {
+            delivery: self.delivery(first, &opened)?,
+            notification_id: stored.id,
+            idempotency_key: &stored.idempotency_key,
+            mode: stored.mode,
+            category: &stored.category,
+            class: stored.class,
+            created_at: Instant(stored.id.created_at()),
+            send_at: first.send_at.or(stored.send_at).map(Instant),
+            receipts: [],
+        };
+        Ok(to_json(&view))
+    }
+
     /// How one delivery is shown.
     ///
     /// # Errors
@@ -98,7 +123,7 @@ impl Reader<'_> {
             certainty: delivery.certainty(),
             reason: delivery.reason,
             wait_reason: waits_for,
-            suppression: None,
+            suppression: stored.suppression.as_ref().map(SuppressionView::of),
             summary: summary(delivery, &Circumstances { waits_for, account, next_account }),
             available_at: delivery.available_at.filter(|_| delivery.state.is_waiting() && !delivery.blocked).map(Instant),
             expires_at: Instant(delivery.expires_at),
@@ -130,12 +155,11 @@ impl Reader<'_> {
         let may = |account: &&Arc<Account>| {
             account.is_on && delivery.sender.as_deref().is_none_or(|sender| may_send_as(&account.sends_as, sender))
         };
-        let mut on = self.routing.of_lane(delivery.lane).into_iter().flat_map(|route| &route.accounts).filter(may);
-        match (on.next(), on.next()) {
-            (None, _) => (Some(WaitReason::NoAccount), None),
-            (Some(only), None) => (None, Some(&only.name)),
-            (Some(_), Some(_)) => (None, None),
-        }
+        let accounts = self.routing.of_lane(delivery.lane).into_iter().flat_map(|route| &route.accounts);
+        let eligible: Vec<_> = accounts.filter(may).collect();
+        let held_by = held_by(eligible.iter().map(|account| self.slots.wait_reason(account.id, self.now)));
+        let next_account = if let [only] = eligible.as_slice() { Some(only.name.as_str()) } else { None };
+        (held_by, next_account)
     }
 
     fn account(&self, id: AccountId) -> Option<&str> {
@@ -216,8 +240,7 @@ pub(super) struct DeliveryView<'a> {
     certainty: Certainty,
     reason: Option<Reason>,
     wait_reason: Option<WaitReason>,
-    /// Shown once suppressions can be read.
-    suppression: Option<()>,
+    suppression: Option<SuppressionView<'a>>,
     summary: String,
     available_at: Option<Instant>,
     expires_at: Instant,
@@ -242,6 +265,47 @@ pub(super) struct DeliveryView<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     metadata: Option<Pairs<'a>>,
     attempts: Vec<AttemptView<'a>>,
+}
+
+/// One delivery with what there is to know about it beside its notification.
+#[derive(Serialize)]
+struct TimelineView<'a> {
+    #[serde(flatten)]
+    delivery: DeliveryView<'a>,
+    notification_id: NotificationId,
+    idempotency_key: &'a str,
+    mode: Mode,
+    category: &'a str,
+    class: Class,
+    created_at: Instant,
+    send_at: Option<Instant>,
+    /// What providers reported. No adapter takes reports yet.
+    receipts: [(); 0],
+}
+
+/// The entry that an address is suppressed by.
+#[derive(Serialize)]
+struct SuppressionView<'a> {
+    id: SuppressionId,
+    reason: &'a str,
+    scope: &'a str,
+    created_at: Instant,
+}
+
+impl<'a> SuppressionView<'a> {
+    fn of(suppressed: &'a Suppressed) -> Self {
+        let Suppressed { id, reason, scope, created_at } = suppressed;
+        Self { id: SuppressionId(*id), reason, scope, created_at: Instant(*created_at) }
+    }
+}
+
+/// `sup_` and 32 hexadecimal digits.
+struct SuppressionId(Uuid);
+
+impl Serialize for SuppressionId {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&format_args!("sup_{}", self.0.simple()))
+    }
 }
 
 #[derive(Serialize)]

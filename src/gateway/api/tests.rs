@@ -6,9 +6,11 @@ use rig::{Accounts, Answer, Rig};
 
 mod acts;
 mod broken;
+mod contract;
 mod failures;
 mod intake;
 mod keys;
+mod listing;
 mod rig;
 mod sandbox;
 mod server;

@@ -127,6 +127,7 @@ fn email(tenant: TenantId, lane: LaneId, now: Timestamp, n: usize) -> NewNotific
         schema_version: 1,
         category: "receipt".to_owned(),
         class: Class::Transactional,
+        ref_digest: None,
         tags: Vec::new(),
         metadata: None,
         trace_context: None,

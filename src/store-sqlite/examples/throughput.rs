@@ -158,6 +158,7 @@ fn email(tenant: TenantId, lane: LaneId, n: usize, body: usize) -> NewNotificati
         schema_version: 1,
         category: "receipt".into(),
         class: Class::Transactional,
+        ref_digest: None,
         tags: Vec::new(),
         metadata: None,
         trace_context: None,

@@ -115,6 +115,7 @@ fn second_try() -> StoredNotification {
         copies: sealed::seal_copies(&keyring(), delivery.id, &copies),
         send_at: None,
         message_id: Some(format!("{}@example.com", delivery.id)),
+        suppression: None,
         updated_at: NOW,
         attempts: vec![first],
         delivery,
@@ -136,7 +137,14 @@ fn second_try() -> StoredNotification {
 
 fn read(stored: &StoredNotification, routing: &Routing, sees_addresses: bool) -> serde_json::Value {
     let former_accounts = HashMap::from([(AccountId(9), "old-relay".to_owned())]);
-    let reader = Reader { keyring: &keyring(), routing, former_accounts: &former_accounts, sees_addresses, now: NOW };
+    let reader = Reader {
+        keyring: &keyring(),
+        routing,
+        former_accounts: &former_accounts,
+        sees_addresses,
+        slots: &Slots::new(&routing.accounts),
+        now: NOW,
+    };
     serde_json::from_slice(&reader.render(stored).unwrap()).unwrap()
 }
 
@@ -171,6 +179,9 @@ fn an_address_that_was_erased_is_null_and_a_foreign_one_opens_nothing() {
     stored.deliveries[0].address = None;
     assert_eq!(read(&stored, &routing(true), true)["deliveries"][0]["to"], serde_json::Value::Null);
     stored.deliveries[0].address = stored.deliveries[0].reference.clone();
-    let reader = Reader { keyring: &keyring(), routing: &routing(true), former_accounts: &HashMap::new(), sees_addresses: true, now: NOW };
+    let (routing, former_accounts) = (routing(true), HashMap::new());
+    let slots = Slots::new(&routing.accounts);
+    let reader =
+        Reader { keyring: &keyring(), routing: &routing, former_accounts: &former_accounts, sees_addresses: true, slots: &slots, now: NOW };
     assert_eq!(reader.render(&stored), Err(CannotOpen));
 }

@@ -26,6 +26,8 @@ pub(super) enum Failure {
     CommitLost,
     /// Another transaction has the key and is not decided.
     InProgress,
+    /// Nothing fails, but the time of content is over.
+    Erased,
 }
 
 pub(super) struct Broken {
@@ -49,7 +51,7 @@ impl Broken {
     fn readable(&self) -> Result<(), StoreError> {
         match self.failure() {
             Failure::Away | Failure::CommitLost => Err(StoreError::Unreachable("nobody there".into())),
-            Failure::Nothing | Failure::Full | Failure::AnswerLost | Failure::InProgress => Ok(()),
+            Failure::Nothing | Failure::Full | Failure::AnswerLost | Failure::InProgress | Failure::Erased => Ok(()),
         }
     }
 }
@@ -58,6 +60,9 @@ impl Broken {
 impl Store for Broken {
     fn acts(&self) -> &dyn Acts {
         self.inner.acts()
+    }
+    fn listing(&self) -> &dyn Listing {
+        self
     }
     fn describe(&self) -> String {
         self.inner.describe()
@@ -131,7 +136,7 @@ impl Outbox for Broken {
             ..WriteResults::default()
         };
         match self.failure() {
-            Failure::Nothing => self.inner.commit(rules, batch, now).await,
+            Failure::Nothing | Failure::Erased => self.inner.commit(rules, batch, now).await,
             Failure::Away => all(|| Err(StoreError::Unreachable("nobody there".into()))),
             Failure::Full => all(|| Err(StoreError::NotWritable("the disk is full".into()))),
             Failure::CommitLost => all(|| Err(StoreError::CommitUnknown("reset".into()))),
@@ -183,6 +188,25 @@ impl Reading for Broken {
     }
     async fn open_count(&self) -> Result<i64, StoreError> {
         self.inner.open_count().await
+    }
+}
+
+#[async_trait]
+impl Listing for Broken {
+    async fn scan(&self, window: &Window) -> Result<Scan, StoreError> {
+        self.readable()?;
+        self.inner.listing().scan(window).await
+    }
+    async fn notifications(&self, tenant: TenantId, mode: Mode, ids: &[NotificationId]) -> Result<Vec<StoredNotification>, StoreError> {
+        self.inner.listing().notifications(tenant, mode, ids).await
+    }
+    async fn delivery(&self, tenant: TenantId, mode: Mode, id: DeliveryId) -> Result<Option<StoredNotification>, StoreError> {
+        self.inner.listing().delivery(tenant, mode, id).await
+    }
+    async fn content(&self, tenant: TenantId, mode: Mode, id: NotificationId) -> Result<Option<StoredContent>, StoreError> {
+        let content = self.inner.listing().content(tenant, mode, id).await?;
+        let is_erased = self.failure() == Failure::Erased;
+        Ok(content.map(|content| StoredContent { body: content.body.filter(|_| !is_erased), ..content }))
     }
 }
 

@@ -24,6 +24,7 @@ use crate::app::{App, Readiness};
 use crate::clock::StoreClock;
 use crate::config::{self, MissingSecrets, Settings, Sources};
 use crate::routing::{Account, MAIN_ROUTE, Route, Routing, SANDBOX_ROUTE};
+use crate::slots::Slots;
 use crate::wake::Wake;
 use crate::writer::Writer;
 
@@ -140,6 +141,7 @@ impl Rig {
             store: store.clone(),
             clock,
             keyring: Arc::new(Keyring::derive(&[7; 32])),
+            slots: Arc::new(Slots::new(&routing.accounts)),
             routing,
             wake,
             readiness: Readiness::default(),
