@@ -53,6 +53,13 @@ impl Client {
         read(request.send().await?).await
     }
 
+    /// Posts many notifications at once.
+    pub async fn post_batch(&self, body: &Value) -> Answer {
+        let request = self.http.post(format!("{}/v1/notifications/batch", self.url)).bearer_auth(&self.key).json(body);
+        let sent = request.send().await.expect("an answer");
+        read(sent).await.expect("a whole answer")
+    }
+
     /// Posts a notification under a key.
     pub async fn post(&self, idempotency_key: &str, body: &Value) -> Answer {
         self.try_post(idempotency_key, body).await.expect("an answer")

@@ -101,6 +101,14 @@ impl Faults {
         self.push(Fault::new(at, code, detail));
     }
 
+    /// The same faults of something that stands at `at` in a larger document.
+    #[must_use]
+    pub fn within(mut self, at: &Pointer<'_>) -> Self {
+        let prefix = at.to_string();
+        self.0.iter_mut().for_each(|fault| fault.pointer.insert_str(0, &prefix));
+        self
+    }
+
     /// Whether nothing is wrong.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()

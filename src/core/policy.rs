@@ -40,6 +40,18 @@ words! {
     }
 }
 
+words! {
+    /// What another request under a key that is held gets.
+    #[derive(Default)]
+    pub enum OnKeyReuse {
+        /// A refusal that names the holder.
+        #[default]
+        Refuse = "refuse",
+        /// The first answer, marked as that of another request.
+        FirstWins = "first_wins",
+    }
+}
+
 /// When a class tries again, and until when.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Retry {
@@ -126,6 +138,10 @@ pub struct CategoryRules {
     pub expires_in: Option<Duration>,
     /// The author, where the request names none: a mailbox or the name of a sender.
     pub from: Option<String>,
+    /// The channels, where the request names none; empty: every channel that has an address and content.
+    pub channels: Vec<Channel>,
+    /// What happens when its key belongs to another request.
+    pub on_key_reuse: OnKeyReuse,
 }
 
 /// Everything that decisions go by.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use tidings_core::address::Mailbox;
 use tidings_core::content::{Content, EmailContent};
+use tidings_core::differs::Asked;
 use tidings_core::fault::{FaultCode, Faults};
 use tidings_core::ids::NotificationId;
 use tidings_core::nearest::nearest;
@@ -31,8 +32,8 @@ const DEFAULT_CATEGORY: &str = "default";
 pub struct Call<'a> {
     /// Who calls.
     pub caller: &'a Caller,
-    /// The caller's key for the notification.
-    pub idempotency_key: &'a str,
+    /// The caller's key for the notification; without one the notification's id is its key.
+    pub idempotency_key: Option<&'a str>,
     /// The keyed digest of the request.
     pub fingerprint: [u8; 32],
     /// The caller's `traceparent`.
@@ -47,6 +48,13 @@ pub struct Intake {
     pub notification: Arc<NewNotification>,
     /// The body of the answer, should it be taken.
     pub answer: Vec<u8>,
+}
+
+impl Intake {
+    /// What it costs of its tenant's rate: a token for each message (S-084).
+    pub fn cost(&self) -> u32 {
+        u32::try_from(self.notification.deliveries.len()).unwrap_or(u32::MAX).max(1)
+    }
 }
 
 /// Why a sound request is not taken.
@@ -71,7 +79,8 @@ pub fn prepare(app: &App, call: &Call<'_>, request: Request) -> Result<Intake, R
     }
 
     let places: Vec<Place<'_>> = places(app, call.caller.mode, class, &request.recipients, &mut faults);
-    let from = author(app, &category, request.email.from.as_ref(), &places, &mut faults);
+    let from = author(app, call.caller.tenant_name(), &category, request.email.from.as_ref(), &places, &mut faults);
+    let asked = Asked::of(&request);
     let Request { recipients, email, send_at, expires_at, tags, metadata, .. } = request;
     let Some(from) = from else { return Err(Refusal::Faults(faults)) };
     let content = Content::Email(email.into_content(from));
@@ -92,7 +101,7 @@ pub fn prepare(app: &App, call: &Call<'_>, request: Request) -> Result<Intake, R
         tenant: call.caller.tenant,
         id,
         mode: call.caller.mode,
-        idempotency_key: call.idempotency_key.to_owned(),
+        idempotency_key: call.idempotency_key.map_or_else(|| id.to_string(), str::to_owned),
         fingerprint: call.fingerprint.to_vec(),
         fingerprint_version: FINGERPRINT_VERSION,
         schema_version: SCHEMA_VERSION,
@@ -104,7 +113,7 @@ pub fn prepare(app: &App, call: &Call<'_>, request: Request) -> Result<Intake, R
         trace_context: call.trace_context.clone(),
         send_at,
         expires_at,
-        body: sealed::seal_content(&app.keyring, id, &content),
+        body: sealed::seal_content(&app.keyring, id, &content, &asked),
         deliveries,
     };
     let answer = answer(&notification, &metadata, &recipients);

@@ -28,6 +28,8 @@ const TICK_EVERY: Duration = Duration::from_secs(1);
 const STOPPED: Duration = Duration::from_secs(5);
 /// How often it is proven that the store can be written; a broken store shows within 5 s (S-228).
 const PROVE_EVERY: Duration = Duration::from_secs(4);
+/// How often open rows are counted; what is accepted in between is added.
+const COUNT_EVERY: Duration = Duration::from_secs(5);
 /// How often the auditor looks; each time at what was accepted since the last.
 const AUDIT_EVERY: Duration = Duration::from_secs(3_600);
 /// What one question of the auditor covers, so that none takes long.
@@ -78,6 +80,7 @@ impl Keeper {
         job(SWEEP_EVERY, |keeper| Box::pin(async move { keeper.sweep(&[Sweep::LeaseExpired, Sweep::PastExpiry]).await }));
         job(CHECK_EVERY, |keeper| Box::pin(async move { keeper.sweep(&[Sweep::ChecksDue]).await }));
         job(PROVE_EVERY, |keeper| Box::pin(async move { keeper.prove().await }));
+        job(COUNT_EVERY, |keeper| Box::pin(async move { keeper.count().await }));
         tokio::spawn(keeper.clone().tick());
         job(AUDIT_EVERY, |keeper| Box::pin(async move { keeper.audit().await }));
         job(ANCHOR_EVERY, |keeper| Box::pin(async move { keeper.anchor().await }));
@@ -146,6 +149,13 @@ impl Keeper {
                     break;
                 }
             }
+        }
+    }
+
+    /// Counts what is open, for the limit on the queue's depth.
+    async fn count(&self) {
+        if let Ok(rows) = self.app.store.open_count().await {
+            self.app.writer.count_open(rows);
         }
     }
 

@@ -6,7 +6,8 @@ use std::fmt::Write as _;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tidings_core::address::Mailbox;
-use tidings_core::content::Content;
+use tidings_core::content::{Content, EmailContent};
+use tidings_core::differs::Asked;
 use tidings_core::ids::{DeliveryId, NotificationId};
 use tidings_core::outcome::{Outcome, RefusedCopy, Report};
 use tidings_core::secrets::{CannotOpen, Keyring};
@@ -48,9 +49,10 @@ impl Copies {
     }
 }
 
-/// Seals what is said.
-pub fn seal_content(keyring: &Keyring, id: NotificationId, content: &Content) -> Vec<u8> {
-    seal(keyring, content, &context("content", id))
+/// Seals what is said, and what of the request it does not tell.
+pub fn seal_content(keyring: &Keyring, id: NotificationId, content: &Content, asked: &Asked) -> Vec<u8> {
+    let Content::Email(email) = content;
+    seal(keyring, &Kept::Email { email, asked }, &context("content", id))
 }
 
 /// Opens what is said.
@@ -59,6 +61,37 @@ pub fn seal_content(keyring: &Keyring, id: NotificationId, content: &Content) ->
 /// When the blob is not of this row and key, or of a newer shape.
 pub fn open_content(keyring: &Keyring, id: NotificationId, sealed: &[u8]) -> Result<Content, CannotOpen> {
     open(keyring, sealed, &context("content", id))
+}
+
+/// Opens what is said with what was asked for beside it.
+///
+/// # Errors
+/// When the blob is not of this row and key, or of a newer shape.
+pub fn open_asked(keyring: &Keyring, id: NotificationId, sealed: &[u8]) -> Result<(EmailContent, Asked), CannotOpen> {
+    let Reopened::Email { email, asked } = open(keyring, sealed, &context("content", id))?;
+    Ok((email, asked))
+}
+
+/// The content as it is sealed: `Content`, with a member that it does not read.
+#[derive(Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Kept<'a> {
+    Email {
+        #[serde(flatten)]
+        email: &'a EmailContent,
+        asked: &'a Asked,
+    },
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Reopened {
+    Email {
+        #[serde(flatten)]
+        email: EmailContent,
+        #[serde(default)]
+        asked: Asked,
+    },
 }
 
 /// Seals where a delivery goes.

@@ -2,6 +2,8 @@
 //! What the commands mean is the store's and core's business; this decides what rides together and how much may queue.
 
 use std::collections::VecDeque;
+use std::future::Future;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tidings_core::ids::LaneId;
@@ -81,12 +83,14 @@ struct Queue {
 #[derive(Clone)]
 pub struct Writer {
     queue: Arc<(Mutex<Queue>, Notify)>,
+    /// About how many rows are open: what was counted last, and what was accepted since.
+    open_rows: Arc<AtomicI64>,
 }
 
 impl Writer {
     /// Starts the writer tasks, as many as the store can use.
     pub fn start(store: Arc<dyn Store>, clock: Arc<dyn Clock>, rules: Arc<Rules>, wake: Arc<Wake>) -> Self {
-        let writer = Self { queue: Arc::default() };
+        let writer = Self { queue: Arc::default(), open_rows: Arc::default() };
         for _ in 0..store.committers().max(1) {
             writer.lock().running += 1;
             tokio::spawn(run(writer.clone(), store.clone(), clock.clone(), rules.clone(), wake.clone()));
@@ -103,6 +107,55 @@ impl Writer {
         let is_critical = notification.class == Class::Critical;
         let accept = |reply| Command::Accept(Accepting { notification, _room: room, desk: Desk::here(), reply });
         self.give(is_critical, accept).await
+    }
+
+    /// Commits several intents, in as few commits as it takes. Either all of them wait or none does.
+    ///
+    /// # Errors
+    /// When too many wait already; nothing happened.
+    pub fn accept_all(
+        &self,
+        notifications: Vec<Arc<NewNotification>>,
+        room: Option<OwnedSemaphorePermit>,
+    ) -> Result<Vec<impl Future<Output = Result<Accepted, WriteError>> + use<>>, WriteError> {
+        let (mut answers, last) = (Vec::with_capacity(notifications.len()), notifications.len());
+        let mut room = room;
+        {
+            let mut queue = self.lock();
+            if queue.closed {
+                return Err(WriteError::Stopped);
+            }
+            // A batch that is larger than the queue would never be taken.
+            if queue.accepts > 0 && queue.accepts + last > ACCEPT_QUEUE {
+                return Err(WriteError::Overloaded);
+            }
+            queue.accepts += last;
+            for (place, notification) in notifications.into_iter().enumerate() {
+                let (reply, answer) = oneshot::channel();
+                let first = notification.class == Class::Critical;
+                // The memory is given back with the last of them.
+                let room = if place + 1 == last { room.take() } else { None };
+                let command = Command::Accept(Accepting { notification, _room: room, desk: Desk::here(), reply });
+                if first {
+                    queue.critical.push_back(command)
+                } else {
+                    queue.others.push_back(command)
+                }
+                answers.push(async move { answer.await.map_err(|_| WriteError::Stopped)?.map_err(WriteError::Store) });
+            }
+        }
+        self.queue.1.notify_one();
+        Ok(answers)
+    }
+
+    /// About how many rows wait, are sent or are ambiguous.
+    pub fn open_rows(&self) -> i64 {
+        self.open_rows.load(Ordering::Relaxed)
+    }
+
+    /// Says how many rows are open, as the store counts them.
+    pub fn count_open(&self, rows: i64) {
+        self.open_rows.store(rows, Ordering::Relaxed);
     }
 
     /// Writes an outcome.
@@ -236,6 +289,7 @@ async fn run(writer: Writer, store: Arc<dyn Store>, clock: Arc<dyn Clock>, rules
         }
         let results = store.commit(&rules, batch, clock.now()).await;
         wake_lanes(&wake, &accepts, &results.accept);
+        writer.open_rows.fetch_add(new_rows(&accepts, &results.accept), Ordering::Relaxed);
         Desk::hand_over(accepts.into_iter().zip(results.accept).map(|(accepting, result)| (accepting.desk, (accepting.reply, result))));
         answer(finishes, results.finish);
         answer(claim.into_iter().collect(), results.claim.into_iter().collect());
@@ -245,6 +299,11 @@ async fn run(writer: Writer, store: Arc<dyn Store>, clock: Arc<dyn Clock>, rules
         answer(messages, results.sandbox);
     }
     writer.lock().running -= 1;
+}
+
+fn new_rows(accepts: &[Accepting], results: &[Result<Accepted, StoreError>]) -> i64 {
+    let taken = accepts.iter().zip(results).filter(|(_, result)| matches!(result, Ok(Accepted::Taken)));
+    taken.map(|(accepting, _)| i64::try_from(accepting.notification.deliveries.len()).unwrap_or_default()).sum()
 }
 
 /// A hint for each lane in which something was written or may have been, at the instant from which it is due.

@@ -21,6 +21,7 @@ on_both_databases!(
     a_caller_who_breaks_off_has_sent_all_of_it_or_nothing,
     a_key_gets_its_first_answer_however_the_message_ended,
     a_message_keeps_the_class_that_it_was_accepted_with,
+    a_batch_is_sent_once_however_often_it_is_repeated,
 );
 
 /// The bytes of a POST under a key.
@@ -191,4 +192,28 @@ async fn a_message_keeps_the_class_that_it_was_accepted_with(stage: Stage) {
         let status = client.until_closed(key, PATIENCE).await;
         assert_eq!((status["status"].as_str(), status["class"].as_str()), (Some("accepted"), Some(class)), "{status}");
     }
+}
+
+/// S-194: the connection breaks, the application repeats the batch, and one of its items alone.
+async fn a_batch_is_sent_once_however_often_it_is_repeated(stage: Stage) {
+    let peer = ScriptedSmtp::start(Behaviour::default()).await;
+    let gateway = stage.launch(BINARY).config(&smtp_account("relay", &peer)).start();
+    let client = gateway.client();
+    let item = |n: usize| {
+        let mut item = email("ada@example.com", &format!("message {n}"));
+        item["idempotency_key"] = json!(format!("item-{n}"));
+        item
+    };
+    let batch = json!({"notifications": (0..CALLERS).map(item).collect::<Vec<Value>>()});
+    for _ in 0..3 {
+        let answer = client.post_batch(&batch).await;
+        assert_eq!(answer.status, 202, "{}", answer.text);
+        assert!(answer.json()["results"].as_array().expect("results").iter().all(|result| result["status"] == 202), "{}", answer.text);
+    }
+    let alone = client.post("item-0", &email("ada@example.com", "message 0")).await;
+    assert_eq!((alone.status, alone.header("idempotent-replayed")), (202, Some("true")));
+    for n in 0..CALLERS {
+        assert_eq!(client.until_closed(&format!("item-{n}"), PATIENCE).await["status"], "accepted");
+    }
+    assert_eq!(peer.taken(), CALLERS as u64);
 }

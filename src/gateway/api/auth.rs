@@ -4,6 +4,7 @@
 //! (big-endian) of the SHA-256 of everything before it, modulo 62^6, in base 62. So a mistyped key is told apart from an
 //! unknown one without asking the store, and secret scanners can be sure. The store holds SHA-256 of the whole key.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,6 +18,7 @@ use tidings_core::time::Timestamp;
 use tidings_core::words::Mode;
 
 use super::Api;
+use super::limits;
 use super::problem::{Code, Problem};
 
 const DIGITS: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
@@ -25,6 +27,8 @@ const CHECKSUM: usize = 6;
 const KINDS: [(&str, &str); 3] = [("live", "tdk_live_"), ("test", "tdk_test_"), ("team", "tdk_team_")];
 /// How long a revoked key may still be let in by a process that knows it.
 const CACHED_FOR: Duration = Duration::from_secs(2);
+/// How long a key that the store knew is looked up again whoever else comes from the same address.
+const GOOD_FOR: Duration = Duration::from_secs(3_600);
 const CACHED_KEYS: u64 = 10_000;
 
 /// A new key of this kind (`live`, `test` or `team`) from 32 random bytes: at least 181 bits of surprise.
@@ -100,12 +104,19 @@ pub struct Caller {
     /// The only mode that exists for this key.
     pub mode: Mode,
     key: Arc<ApiKey>,
+    /// Its tenant's name, where the configuration says something about tenants.
+    tenant_name: Option<Arc<str>>,
 }
 
 impl Caller {
     /// The key as the audit log names it.
     pub fn actor(&self) -> String {
         format!("key_{} ({})", self.key.id.simple(), self.key.name)
+    }
+
+    /// The tenant's name, where the configuration says something about tenants.
+    pub fn tenant_name(&self) -> Option<&str> {
+        self.tenant_name.as_deref()
     }
 
     /// Whether the key has this scope.
@@ -136,25 +147,51 @@ impl Caller {
             expires_at: None,
             revoked_at: None,
         };
-        Self { tenant: key.tenant, mode, key: Arc::new(key) }
+        Self { tenant: key.tenant, mode, key: Arc::new(key), tenant_name: None }
     }
 }
 
 type KeyHash = [u8; 32];
 
+/// What is known of a key.
+#[derive(Clone)]
+struct Known {
+    key: Arc<ApiKey>,
+    tenant_name: Option<Arc<str>>,
+}
+
 /// The keys that were presented lately, unknown ones too.
 pub(super) struct Keys {
-    cache: Cache<KeyHash, Option<Arc<ApiKey>>>,
+    cache: Cache<KeyHash, Option<Known>>,
+    /// Those that the store knew lately.
+    good: Cache<KeyHash, ()>,
 }
 
 impl Keys {
     pub(super) fn new() -> Self {
-        Self { cache: Cache::builder().max_capacity(CACHED_KEYS).time_to_live(CACHED_FOR).build() }
+        Self {
+            cache: Cache::builder().max_capacity(CACHED_KEYS).time_to_live(CACHED_FOR).build(),
+            good: Cache::builder().max_capacity(CACHED_KEYS).time_to_live(GOOD_FOR).build(),
+        }
+    }
+
+    fn was_good(&self, hash: &KeyHash) -> bool {
+        self.good.contains_key(hash)
     }
 
     /// What the store says about this hash. A store that does not answer lets nobody in (S-088).
-    async fn look_up(&self, api: &Api, hash: KeyHash) -> Result<Option<Arc<ApiKey>>, Problem> {
-        let found = api.read(move |store| async move { store.key_by_hash(&hash).await }).await?.map(Arc::new);
+    async fn look_up(&self, api: &Api, hash: KeyHash) -> Result<Option<Known>, Problem> {
+        let asks_for_names = !api.app.settings.tenants.is_empty();
+        let found = api.read(move |store| async move {
+            let Some(key) = store.key_by_hash(&hash).await? else { return Ok(None) };
+            let tenants = if asks_for_names { store.tenants().await? } else { Vec::new() };
+            let tenant = tenants.into_iter().find(|tenant| tenant.id == key.tenant);
+            Ok(Some(Known { key: Arc::new(key), tenant_name: tenant.map(|tenant| tenant.name.into()) }))
+        });
+        let found = found.await?;
+        if found.is_some() {
+            self.good.insert(hash, ());
+        }
         self.cache.insert(hash, found.clone());
         Ok(found)
     }
@@ -170,7 +207,11 @@ pub(super) async fn caller(api: &Api, request: &HttpRequest) -> Result<Caller, P
     };
     let header = header.to_str().unwrap_or_default();
     match header.split_once(' ') {
-        Some((scheme, key)) if scheme.eq_ignore_ascii_case("bearer") => by_key(api, key.trim()).await,
+        Some((scheme, key)) if scheme.eq_ignore_ascii_case("bearer") => {
+            let caller = by_key(api, limits::peer(request), key.trim()).await?;
+            limits::note(api, request, &caller);
+            Ok(caller)
+        }
         _ => Err(Problem::unauthorized("the Authorization header is malformed: send Authorization: Bearer and a key")),
     }
 }
@@ -179,19 +220,32 @@ pub(super) async fn caller(api: &Api, request: &HttpRequest) -> Result<Caller, P
 ///
 /// # Errors
 /// `unauthorized`, saying why.
-pub(super) async fn by_key(api: &Api, presented: &str) -> Result<Caller, Problem> {
+pub(super) async fn by_key(api: &Api, from: Option<IpAddr>, presented: &str) -> Result<Caller, Problem> {
+    match opened(api, from, presented).await {
+        Err(problem) if problem.code() == Code::Unauthorized => {
+            api.limits.failed(from, api.app.now())?;
+            Err(problem)
+        }
+        other => other,
+    }
+}
+
+async fn opened(api: &Api, from: Option<IpAddr>, presented: &str) -> Result<Caller, Problem> {
     let mut hash = KeyHash::default();
     hash.copy_from_slice(digest(&SHA256, presented.as_bytes()).as_ref());
     let key = match api.keys.cache.get(&hash) {
         // Only what is well-formed is ever looked up and remembered.
         Some(known) => known,
+        // An address that keeps failing asks the store no more, but for keys that were good lately (S-083).
+        None if !api.keys.was_good(&hash) && api.limits.has_failed_too_often(from, api.app.now()) => None,
         None if is_well_formed(presented) => Box::pin(api.keys.look_up(api, hash)).await?,
         None => return Err(Problem::unauthorized("the API key is malformed: it is mistyped, cut off or not a key")),
     };
-    let Some(key) = key else {
+    let Some(Known { key, tenant_name }) = key else {
         return Err(Problem::unauthorized("the API key is unknown"));
     };
-    judge(key, api.app.routing.sandbox_only, api.app.now())
+    let caller = judge(key, api.app.routing.sandbox_only, api.app.now())?;
+    Ok(Caller { tenant_name, ..caller })
 }
 
 fn judge(key: Arc<ApiKey>, sandbox_only: bool, now: Timestamp) -> Result<Caller, Problem> {
@@ -208,7 +262,7 @@ fn judge(key: Arc<ApiKey>, sandbox_only: bool, now: Timestamp) -> Result<Caller,
         "team" => return Err(Problem::unauthorized("team keys are not available in this version of Tidings")),
         _ => return Err(Problem::internal(&StoreError::Unreadable("an API key of an unknown kind".to_owned()))),
     };
-    Ok(Caller { tenant: key.tenant, mode, key })
+    Ok(Caller { tenant: key.tenant, mode, key, tenant_name: None })
 }
 
 #[cfg(test)]

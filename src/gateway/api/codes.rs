@@ -80,7 +80,7 @@ codes! {
     ReplayWindowClosed = "replay_window_closed", GONE, false, "It ended too long ago to be sent again",
         "Accept the message anew under another key. A delivery may be sent again for 14 days after its end, and in bulk three times.";
     PayloadTooLarge = "payload_too_large", PAYLOAD_TOO_LARGE, false, "The body is too large",
-        "Send less, or have the operator raise limits.body.";
+        "Send less, or have the operator raise limits.body or limits.batch_body. A batch has at most 500 notifications.";
     UnsupportedMediaType = "unsupported_media_type", UNSUPPORTED_MEDIA_TYPE, false, "The body is not sent as JSON",
         "Send Content-Type: application/json, uncompressed, in UTF-8.";
     InvalidField = "invalid_field", UNPROCESSABLE_ENTITY, false, "A field has a value that is not allowed",
@@ -104,7 +104,11 @@ codes! {
     ExpiresAtTooFar = "expires_at_too_far", UNPROCESSABLE_ENTITY, false, "The expiry is too far ahead",
         "At most 90 days after the message is due to be sent.";
     IdempotencyKeyReused = "idempotency_key_reused", UNPROCESSABLE_ENTITY, false, "The key belongs to another request",
-        "A key names one request for good. `existing` is the notification that has it; use another key for another request.";
+        "A key names one request until 30 days after its notification has ended. `existing` is the notification that has it, `differs` where the two requests differ; use another key for another request.";
+    RateLimited = "rate_limited", TOO_MANY_REQUESTS, true, "Too many requests",
+        "Repeat the same request under the same key after the time in Retry-After. RateLimit says what is left; a batch is charged as a whole, for each recipient of each of its notifications.";
+    QueueFull = "queue_full", TOO_MANY_REQUESTS, true, "Too many messages wait already",
+        "Repeat the same request under the same key after the time in Retry-After, or have the operator find out what holds the messages up.";
     Overloaded = "overloaded", SERVICE_UNAVAILABLE, true, "Not taken for the moment",
         "Repeat the same request under the same key after the time in Retry-After: nothing was done.";
     OutcomeUnknown = "outcome_unknown", SERVICE_UNAVAILABLE, true, "It is not known whether this was accepted",

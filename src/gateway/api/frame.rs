@@ -8,6 +8,7 @@ use actix_web::http::header::{self, HeaderName, HeaderValue};
 use actix_web::middleware::Next;
 use actix_web::{Error, HttpMessage as _};
 
+use super::limits;
 use super::problem::Problem;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("request-id");
@@ -17,7 +18,7 @@ const REQUEST_ID: HeaderName = HeaderName::from_static("request-id");
 pub struct RequestId(u128);
 
 impl RequestId {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self(rand::random())
     }
 
@@ -48,15 +49,15 @@ impl serde::Serialize for RequestId {
 /// Runs a request and completes its answer.
 pub(super) async fn frame(request: ServiceRequest, next: Next<BoxBody>) -> Result<ServiceResponse<BoxBody>, Error> {
     let id = RequestId::new();
-    // Handlers need the id, and anybody the time, for the log alone.
+    // Anybody needs the time for the log alone, and handlers the id for it and for answers about many things.
     let started = tracing::enabled!(tracing::Level::DEBUG).then(std::time::Instant::now);
-    if started.is_some() {
-        request.extensions_mut().insert(id);
-    }
+    request.extensions_mut().insert(id);
     let mut answer = next.call(request).await?;
     if answer.status().is_client_error() || answer.status().is_server_error() {
         answer = with_problem(answer, id);
     }
+    let request = answer.request().clone();
+    limits::complete(answer.response_mut(), &request);
     answer.headers_mut().insert(REQUEST_ID, id.to_header());
     if let Some(started) = started {
         log(&answer, id, started.elapsed());

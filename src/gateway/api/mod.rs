@@ -17,6 +17,7 @@ use problem::Problem;
 
 mod acts;
 pub mod auth;
+mod batch;
 mod body;
 mod codes;
 mod dead_letters;
@@ -27,6 +28,7 @@ mod frame;
 mod health;
 mod hold;
 mod html;
+mod limits;
 mod list;
 mod listing;
 mod meanings;
@@ -37,6 +39,7 @@ pub mod problem;
 mod query;
 mod read;
 mod reference;
+mod reuse;
 mod sandbox;
 #[cfg(test)]
 mod tests;
@@ -57,13 +60,15 @@ pub struct Api {
     keys: auth::Keys,
     room: body::Room,
     places: hold::Places,
+    limits: limits::Limits,
     runtime: Handle,
 }
 
 impl Api {
     /// Handlers of this process; store calls run on the present runtime.
     pub fn new(app: Arc<App>) -> Self {
-        Self { app, keys: auth::Keys::new(), room: body::Room::new(), places: hold::Places::new(), runtime: Handle::current() }
+        let (limits, places) = (limits::Limits::new(&app.settings), hold::Places::new());
+        Self { app, keys: auth::Keys::new(), room: body::Room::new(), places, limits, runtime: Handle::current() }
     }
 
     /// Asks the store, within the budget. The call runs on the process's runtime: a connection that is opened by it
@@ -141,6 +146,8 @@ pub fn routes(config: &mut web::ServiceConfig) {
     config
         .service(web::resource("/v1/notifications").route(web::post().to(notifications::accept)).route(web::get().to(listing::list)))
         .service(web::resource("/v1/notifications/search").route(web::post().to(listing::search)))
+        .service(web::resource("/v1/notifications/batch").route(web::post().to(batch::accept)))
+        .service(web::resource("/v1/limits").route(web::get().to(limits::show)))
         .service(
             web::resource("/v1/notifications/by-key")
                 .route(web::get().to(notifications::by_key))

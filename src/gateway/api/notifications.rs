@@ -9,9 +9,13 @@ use actix_web::{HttpMessage as _, HttpRequest, HttpResponse, web};
 use tidings_core::fault::Faults;
 use tidings_core::fingerprint;
 use tidings_core::ids::{AccountId, NotificationId};
-use tidings_core::request::{self, Refused};
+use tidings_core::key_expiry::key_is_free;
+use tidings_core::pointer::Pointer;
+use tidings_core::policy::OnKeyReuse;
+use tidings_core::request::{self, Refused, Request};
 use tidings_core::secrets::FINGERPRINT_VERSION;
 use tidings_core::store::{Accepted, KeyHolder, StoreError, StoredDelivery, StoredNotification};
+use tidings_core::time::Timestamp;
 
 use super::auth::{self, Caller, Scope};
 use super::frame::RequestId;
@@ -19,7 +23,7 @@ use super::problem::{Code, Existing, Problem};
 use super::query::Query;
 use super::read::Reader;
 use super::view;
-use super::{Api, BUDGET, body, json};
+use super::{Api, BUDGET, body, json, limits, reuse};
 use crate::intake::{self, Call, Intake, Refusal};
 use crate::writer::WriteError;
 
@@ -34,25 +38,28 @@ pub(super) async fn accept(http: HttpRequest, payload: web::Payload, api: web::D
     let caller = auth::caller(&api, &http).await?;
     caller.require(Scope::Send)?;
     body::require_json(&http)?;
-    let idempotency_key = idempotency_key(&http)?;
+    let idempotency_key = idempotency_key(&http, api.app.settings.limits.requires_keys)?;
+    api.limits.admit(caller.tenant, api.app.now())?;
     let limit = usize::try_from(api.app.settings.limits.body).unwrap_or(usize::MAX);
     let (body, room) = body::read(&api.room, &http, payload, limit).await?;
     match judged(&api, &http, &caller, idempotency_key, &body)? {
         Judged::Fit(intake) => {
             drop(body);
+            limits::refuse_full_queue(&api, intake.notification.class)?;
+            api.limits.charge(caller.tenant, intake.cost(), api.app.now())?;
             let request_id = http.extensions().get::<RequestId>().copied();
             commit(&api, &caller, intake, request_id, room).await
         }
         // What was accepted once keeps its answer, though it would not be accepted now.
         Judged::Unfit(faults, fingerprint) => match Box::pin(earlier_answer(&api, &caller, idempotency_key, &fingerprint)).await {
-            Some(answer) => Ok(answer),
+            Some(answer) => Ok(answer.into_response()),
             None => Err(faults.into()),
         },
     }
 }
 
 /// What a body comes to.
-enum Judged {
+pub(super) enum Judged {
     /// It may be committed.
     Fit(Intake),
     /// It would not be accepted now; its fingerprint tells whether it was.
@@ -60,9 +67,23 @@ enum Judged {
 }
 
 /// Everything between body and commit, apart from the handler: what it needs on the way does not ride in the handler's future.
-fn judged(api: &Api, http: &HttpRequest, caller: &Caller, idempotency_key: &str, body: &[u8]) -> Result<Judged, Problem> {
+fn judged(api: &Api, http: &HttpRequest, caller: &Caller, key: Option<&str>, body: &[u8]) -> Result<Judged, Problem> {
     let now = api.app.now();
-    let (request, overdue) = match request::parse(body, &api.app.settings.limits.of_requests(), now) {
+    let parsed = request::parse(body, &api.app.settings.limits.of_requests(), now);
+    judge(api, caller, key, &Pointer::ROOT, trace_context(http), parsed, now)
+}
+
+/// What a request that was read at `at` comes to.
+pub(super) fn judge(
+    api: &Api,
+    caller: &Caller,
+    idempotency_key: Option<&str>,
+    at: &Pointer<'_>,
+    trace_context: Option<String>,
+    parsed: Result<Request, Refused>,
+    now: Timestamp,
+) -> Result<Judged, Problem> {
+    let (request, overdue) = match parsed {
         Ok(request) => (request, None),
         Err(Refused { faults, overdue: Some(request) }) => (*request, Some(faults)),
         Err(Refused { faults, overdue: None }) => return Err(faults.into()),
@@ -71,10 +92,10 @@ fn judged(api: &Api, http: &HttpRequest, caller: &Caller, idempotency_key: &str,
     if let Some(faults) = overdue {
         return Ok(Judged::Unfit(faults, fingerprint));
     }
-    let call = Call { caller, idempotency_key, fingerprint, trace_context: trace_context(http), now };
+    let call = Call { caller, idempotency_key, fingerprint, trace_context, now };
     match intake::prepare(&api.app, &call, request) {
         Ok(intake) => Ok(Judged::Fit(intake)),
-        Err(Refusal::Faults(faults)) => Ok(Judged::Unfit(faults, fingerprint)),
+        Err(Refusal::Faults(faults)) => Ok(Judged::Unfit(faults.within(at), fingerprint)),
         Err(Refusal::CriticalScopeMissing) => caller.require(Scope::SendCritical).and(Err(Problem::not_found())),
     }
 }
@@ -104,25 +125,29 @@ pub(super) async fn named_by_key(api: &Api, http: &HttpRequest, caller: &Caller)
     Ok(holder(api, caller, &key).await?.ok_or_else(Problem::not_found)?.id)
 }
 
-/// The caller's key: 1 to 255 visible ASCII characters, given once (S-003).
-fn idempotency_key(http: &HttpRequest) -> Result<&str, Problem> {
+/// The caller's key, given once (S-003); `None` where it may be left out and is.
+fn idempotency_key(http: &HttpRequest, is_required: bool) -> Result<Option<&str>, Problem> {
     let mut given = http.headers().get_all(&IDEMPOTENCY_KEY);
     let Some(key) = given.next() else {
         let detail = "send an Idempotency-Key header: your own name for this notification, the same again when you repeat the request";
-        return Err(Problem::new(Code::IdempotencyKeyMissing, detail));
+        return if is_required { Err(Problem::new(Code::IdempotencyKeyMissing, detail)) } else { Ok(None) };
     };
-    let invalid = |detail: &'static str| Problem::new(Code::IdempotencyKeyInvalid, detail);
     if given.next().is_some() {
-        return Err(invalid("the Idempotency-Key header is given twice"));
+        return Err(Problem::new(Code::IdempotencyKeyInvalid, "the Idempotency-Key header is given twice"));
     }
     match key.to_str() {
-        Ok(key) if (1..=LONGEST_KEY).contains(&key.len()) && key.bytes().all(|byte| byte.is_ascii_graphic()) => Ok(key),
-        _ => Err(invalid("an Idempotency-Key is 1 to 255 visible ASCII characters without spaces")),
+        Ok(key) if is_key(key) => Ok(Some(key)),
+        _ => Err(Problem::new(Code::IdempotencyKeyInvalid, "an Idempotency-Key is 1 to 255 visible ASCII characters without spaces")),
     }
 }
 
+/// Whether this may be a key: 1 to 255 visible ASCII characters.
+pub(super) fn is_key(key: &str) -> bool {
+    (1..=LONGEST_KEY).contains(&key.len()) && key.bytes().all(|byte| byte.is_ascii_graphic())
+}
+
 /// The caller's `traceparent`, where it is one (W3C Trace Context); anything else is left out without a word.
-fn trace_context(http: &HttpRequest) -> Option<String> {
+pub(super) fn trace_context(http: &HttpRequest) -> Option<String> {
     let text = http.headers().get(&TRACEPARENT)?.to_str().ok()?;
     let mut parts = text.split('-');
     let mut hex = |length: usize| {
@@ -135,6 +160,42 @@ fn trace_context(http: &HttpRequest) -> Option<String> {
     is_whole.then(|| text.to_owned())
 }
 
+/// The answer to a notification that is accepted, now or earlier.
+pub(super) struct Answer {
+    /// Which notification.
+    pub(super) id: NotificationId,
+    /// Whether it was accepted earlier.
+    pub(super) replay: Replay,
+    /// The body of the first answer.
+    pub(super) body: Vec<u8>,
+}
+
+/// Whether a request was answered before.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Replay {
+    /// It is the first.
+    No,
+    /// The same request was.
+    Same,
+    /// Another request was, and its category says that the first one wins.
+    Mismatch,
+}
+
+impl Answer {
+    fn into_response(self) -> HttpResponse {
+        let mut answer = json(HttpResponse::Accepted(), self.body);
+        let marks: &[&'static str] = match self.replay {
+            Replay::No => &[],
+            Replay::Same => &["idempotent-replayed"],
+            Replay::Mismatch => &["idempotent-replayed", "idempotent-mismatch"],
+        };
+        for mark in marks {
+            answer.headers_mut().insert(HeaderName::from_static(mark), HeaderValue::from_static("true"));
+        }
+        answer
+    }
+}
+
 /// Commits within the budget. The commit and its wake-up are the writer's, and go on when the caller goes away (S-013).
 async fn commit(
     api: &Api,
@@ -143,27 +204,32 @@ async fn commit(
     request_id: Option<RequestId>,
     room: body::Taken,
 ) -> Result<HttpResponse, Problem> {
-    match tokio::time::timeout(BUDGET, decided(api, caller, intake, request_id, room)).await {
-        Ok(answer) => answer,
+    let decided = async {
+        let accepted = api.app.writer.accept(intake.notification.clone(), room).await;
+        answered(api, caller, intake, accepted, request_id).await
+    };
+    match tokio::time::timeout(BUDGET, decided).await {
+        Ok(answer) => answer.map(Answer::into_response),
         Err(_) => Err(Problem::outcome_unknown()),
     }
 }
 
-async fn decided(
+/// What the writer's word means for the caller.
+pub(super) async fn answered(
     api: &Api,
     caller: &Caller,
     intake: Intake,
+    accepted: Result<Accepted, WriteError>,
     request_id: Option<RequestId>,
-    room: body::Taken,
-) -> Result<HttpResponse, Problem> {
+) -> Result<Answer, Problem> {
     // What is rare is boxed: nobody else's future carries it.
-    match api.app.writer.accept(intake.notification.clone(), room).await {
+    match accepted {
         Ok(Accepted::Taken) => Ok(taken(intake, request_id)),
-        Ok(Accepted::KeyHeld(holder)) => Box::pin(held(api, caller, &intake.notification.fingerprint, &holder)).await,
+        Ok(Accepted::KeyHeld(holder)) => Box::pin(held(api, caller, &intake, &holder)).await,
         Ok(Accepted::InProgress) => {
             Err(Problem::new(Code::IdempotencyInProgress, "an earlier request under this Idempotency-Key is not decided yet"))
         }
-        Err(WriteError::Overloaded) => Err(Problem::new(Code::Overloaded, "too many requests wait for the store")),
+        Err(WriteError::Overloaded) => Err(overloaded()),
         Err(WriteError::Stopped | WriteError::Store(StoreError::CommitUnknown(_))) => {
             Box::pin(find_out(api, caller, intake, request_id)).await
         }
@@ -171,8 +237,12 @@ async fn decided(
     }
 }
 
-fn taken(intake: Intake, request_id: Option<RequestId>) -> HttpResponse {
-    let Intake { notification, answer } = intake;
+pub(super) fn overloaded() -> Problem {
+    Problem::new(Code::Overloaded, "too many requests wait for the store")
+}
+
+fn taken(intake: Intake, request_id: Option<RequestId>) -> Answer {
+    let Intake { notification, answer, .. } = intake;
     tracing::debug!(
         request_id = request_id.map(tracing::field::display),
         notification_id = %notification.id,
@@ -180,16 +250,16 @@ fn taken(intake: Intake, request_id: Option<RequestId>) -> HttpResponse {
         class = notification.class.as_str(),
         "notification accepted"
     );
-    json(HttpResponse::Accepted(), answer)
+    Answer { id: notification.id, replay: Replay::No, body: answer }
 }
 
 /// The commit may have happened: the key knows (S-012).
-async fn find_out(api: &Api, caller: &Caller, intake: Intake, request_id: Option<RequestId>) -> Result<HttpResponse, Problem> {
+async fn find_out(api: &Api, caller: &Caller, intake: Intake, request_id: Option<RequestId>) -> Result<Answer, Problem> {
     for pause in LOOK_UPS {
         tokio::time::sleep(pause).await;
         match holder(api, caller, &intake.notification.idempotency_key).await {
             Ok(Some(holder)) if holder.id == intake.notification.id => return Ok(taken(intake, request_id)),
-            Ok(Some(holder)) => return held(api, caller, &intake.notification.fingerprint, &holder).await,
+            Ok(Some(holder)) => return held(api, caller, &intake, &holder).await,
             // Not there yet, or not to be read yet.
             Ok(None) | Err(_) => {}
         }
@@ -197,24 +267,34 @@ async fn find_out(api: &Api, caller: &Caller, intake: Intake, request_id: Option
     Err(Problem::outcome_unknown())
 }
 
-/// The key belongs to an earlier notification: the same request gets the first answer again, another one is refused.
-async fn held(api: &Api, caller: &Caller, fingerprint: &[u8], holder: &KeyHolder) -> Result<HttpResponse, Problem> {
+/// The key belongs to an earlier notification: the same request gets the first answer again, another one is refused, or
+/// gets it too where its category says so.
+async fn held(api: &Api, caller: &Caller, intake: &Intake, holder: &KeyHolder) -> Result<Answer, Problem> {
     let stored = stored(api, caller, holder.id).await?;
     let stored = stored.ok_or_else(|| Problem::internal(&StoreError::Unreadable("a key whose notification is gone".to_owned())))?;
-    if is_same(holder, fingerprint) {
-        return replay(api, &stored);
+    let new = &intake.notification;
+    if is_same(holder, &new.fingerprint) {
+        return replay(api, &stored, Replay::Same);
     }
-    Err(Problem::key_reused(Existing::new(stored.id, view::status(&stored))))
+    let rules = api.app.rules.categories.get(&new.category);
+    match rules.map(|rules| rules.on_key_reuse).unwrap_or_default() {
+        OnKeyReuse::FirstWins => replay(api, &stored, Replay::Mismatch),
+        OnKeyReuse::Refuse => {
+            let differs = reuse::differs(api, &stored, intake).await;
+            Err(Problem::key_reused(Existing::new(stored.id, view::status(&stored)), differs))
+        }
+    }
 }
 
-/// The first answer, where this very request was accepted earlier under this key.
-async fn earlier_answer(api: &Api, caller: &Caller, key: &str, fingerprint: &[u8]) -> Option<HttpResponse> {
-    let holder = holder(api, caller, key).await.ok()??;
+/// The first answer, where this very request was accepted earlier under this key and the key is still its own.
+pub(super) async fn earlier_answer(api: &Api, caller: &Caller, key: Option<&str>, fingerprint: &[u8]) -> Option<Answer> {
+    let holder = holder(api, caller, key?).await.ok()??;
     if !is_same(&holder, fingerprint) {
         return None;
     }
     let stored = stored(api, caller, holder.id).await.ok()??;
-    replay(api, &stored).ok()
+    let is_over = key_is_free(stored.deliveries.iter().map(|stored| stored.delivery.settled_at), api.app.now());
+    if is_over { None } else { replay(api, &stored, Replay::Same).ok() }
 }
 
 /// A fingerprint of another version says nothing about ours.
@@ -222,11 +302,9 @@ fn is_same(holder: &KeyHolder, fingerprint: &[u8]) -> bool {
     holder.fingerprint_version == FINGERPRINT_VERSION && holder.fingerprint == fingerprint
 }
 
-fn replay(api: &Api, stored: &StoredNotification) -> Result<HttpResponse, Problem> {
+fn replay(api: &Api, stored: &StoredNotification, replay: Replay) -> Result<Answer, Problem> {
     let body = view::first_again(&api.app.keyring, stored).map_err(|err| Problem::internal(&err))?;
-    let mut answer = json(HttpResponse::Accepted(), body);
-    answer.headers_mut().insert(HeaderName::from_static("idempotent-replayed"), HeaderValue::from_static("true"));
-    Ok(answer)
+    Ok(Answer { id: stored.id, replay, body })
 }
 
 pub(super) async fn holder(api: &Api, caller: &Caller, key: &str) -> Result<Option<KeyHolder>, Problem> {

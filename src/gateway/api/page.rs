@@ -88,7 +88,7 @@ async fn visitor(api: &Api, http: &HttpRequest) -> Result<Visitor, Problem> {
     let Some(password) = password(http) else {
         return Err(Problem::unauthorized("log in with any name and an API key as password").asking_for_password());
     };
-    let caller = auth::by_key(api, &password).await.map_err(Problem::asking_for_password)?;
+    let caller = auth::by_key(api, super::limits::peer(http), &password).await.map_err(Problem::asking_for_password)?;
     caller.require(Scope::Pii)?;
     Ok(Visitor { tenants: vec![caller.tenant], mode: Some(caller.mode) })
 }

@@ -10,6 +10,7 @@ use actix_web::{HttpResponse, ResponseError};
 use serde::Serialize;
 use tidings_core::fault::{Fault, Faults};
 use tidings_core::ids::NotificationId;
+use tidings_core::pointer::Pointer;
 use tidings_core::status::Status;
 use tidings_core::store::StoreError;
 
@@ -40,6 +41,8 @@ pub struct Problem {
     detail: Cow<'static, str>,
     faults: Vec<Fault>,
     existing: Option<Box<Existing>>,
+    /// Where a request differs from the one that has its key; empty where that is not known any more.
+    differs: Vec<String>,
     /// Seconds after which it may help to try again.
     retry_after: Option<u32>,
     /// What `WWW-Authenticate` asks for.
@@ -53,7 +56,7 @@ impl Problem {
             Code::IdempotencyInProgress | Code::Overloaded | Code::OutcomeUnknown => Some(1),
             _ => None,
         };
-        Self { code, detail: detail.into(), faults: Vec::new(), existing: None, retry_after, challenge: None }
+        Self { code, detail: detail.into(), faults: Vec::new(), existing: None, differs: Vec::new(), retry_after, challenge: None }
     }
 
     /// No key, or none that is valid.
@@ -67,9 +70,26 @@ impl Problem {
     }
 
     /// The key belongs to another request.
-    pub fn key_reused(existing: Existing) -> Self {
+    pub fn key_reused(existing: Existing, differs: Vec<String>) -> Self {
         let detail = "the Idempotency-Key belongs to a different request, which was accepted earlier";
-        Self { existing: Some(Box::new(existing)), ..Self::new(Code::IdempotencyKeyReused, detail) }
+        Self { existing: Some(Box::new(existing)), differs, ..Self::new(Code::IdempotencyKeyReused, detail) }
+    }
+
+    /// The same problem, with how long to wait before trying again.
+    #[must_use]
+    pub fn after(mut self, wait: std::time::Duration) -> Self {
+        let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
+        self.retry_after = Some(u32::try_from(seconds.max(1)).unwrap_or(u32::MAX));
+        self
+    }
+
+    /// The same problem about a request that stands at `at` in a larger document.
+    #[must_use]
+    pub fn within(mut self, at: &Pointer<'_>) -> Self {
+        for place in &mut self.differs {
+            place.insert_str(0, &at.to_string());
+        }
+        self
     }
 
     /// A store that did not do what it was asked for. What only an operator can mend is logged here, once.
@@ -136,7 +156,21 @@ impl Problem {
 
     /// The whole answer.
     pub fn render(&self, request_id: RequestId) -> HttpResponse {
-        let body = Document {
+        let body = self.document(request_id);
+        let mut answer = HttpResponse::build(self.code.status());
+        answer.insert_header((header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json")));
+        if let Some(seconds) = self.retry_after {
+            answer.insert_header((header::RETRY_AFTER, HeaderValue::from(seconds)));
+        }
+        if let Some(challenge) = self.challenge {
+            answer.insert_header((header::WWW_AUTHENTICATE, HeaderValue::from_static(challenge)));
+        }
+        answer.body(body)
+    }
+
+    /// The document alone, for an answer that tells of many things.
+    pub fn document(&self, request_id: RequestId) -> Vec<u8> {
+        let document = Document {
             type_: format_args!("/docs/errors/{}", self.code.as_str()),
             title: self.code.title(),
             status: self.code.status().as_u16(),
@@ -146,16 +180,9 @@ impl Problem {
             request_id,
             errors: &self.faults,
             existing: self.existing.as_deref(),
+            differs: &self.differs,
         };
-        let mut answer = HttpResponse::build(self.code.status());
-        answer.insert_header((header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json")));
-        if let Some(seconds) = self.retry_after {
-            answer.insert_header((header::RETRY_AFTER, HeaderValue::from(seconds)));
-        }
-        if let Some(challenge) = self.challenge {
-            answer.insert_header((header::WWW_AUTHENTICATE, HeaderValue::from_static(challenge)));
-        }
-        answer.body(serde_json::to_vec(&body).expect("texts and numbers always have a JSON form"))
+        serde_json::to_vec(&document).expect("texts and numbers always have a JSON form")
     }
 }
 
@@ -172,6 +199,8 @@ struct Document<'a> {
     errors: &'a [Fault],
     #[serde(skip_serializing_if = "Option::is_none")]
     existing: Option<&'a Existing>,
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    differs: &'a [String],
 }
 
 /// The first fault decides; all of them are listed.
@@ -222,7 +251,6 @@ mod tests {
     use super::*;
     use actix_web::body::to_bytes;
     use tidings_core::fault::FaultCode;
-    use tidings_core::pointer::Pointer;
     use tidings_core::time::Timestamp;
 
     async fn text(problem: Problem) -> String {
@@ -247,7 +275,7 @@ mod tests {
     #[actix_web::test]
     async fn a_reused_key_names_its_holder() {
         let id = NotificationId::new(Timestamp::from_millis(1_800_000_000_123), [1; 10]);
-        insta::assert_snapshot!(text(Problem::key_reused(Existing::new(id, Status::Delivered))).await);
+        insta::assert_snapshot!(text(Problem::key_reused(Existing::new(id, Status::Delivered), vec!["/email/text".to_owned()])).await);
     }
 
     #[actix_web::test]

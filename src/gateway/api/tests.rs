@@ -5,12 +5,15 @@ use serde_json::Value;
 use rig::{Accounts, Answer, Rig};
 
 mod acts;
+mod batch;
 mod broken;
 mod contract;
 mod failures;
 mod intake;
 mod keys;
 mod listing;
+mod limits;
+mod reuse;
 mod rig;
 mod sandbox;
 mod server;
@@ -100,5 +103,6 @@ async fn another_request_under_the_key_is_refused_and_named_its_holder() {
     let refused = rig.post("k", &HELLO.replace("It works", "It does not work")).await;
     insta::assert_snapshot!("key_reused", steady(&refused));
     assert_eq!(refused.json()["existing"]["id"], first.json()["id"]);
+    assert_eq!(refused.json()["differs"], serde_json::json!(["/email/text"]));
     assert_eq!(rig.get("/v1/notifications/by-key?idempotency_key=k").await.json()["version"], 1);
 }

@@ -16,6 +16,7 @@ mod secret_ref;
 mod server;
 mod settings;
 mod table;
+mod tenants;
 #[cfg(test)]
 mod tests;
 mod value;

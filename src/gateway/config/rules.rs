@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use tidings_core::address::Mailbox;
-use tidings_core::policy::{Ambiguity, CategoryRules, ClassRules, OnAmbiguous, Retry, Rules};
-use tidings_core::words::Class;
+use tidings_core::policy::{Ambiguity, CategoryRules, ClassRules, OnAmbiguous, OnKeyReuse, Retry, Rules};
+use tidings_core::words::{Channel, Class};
 
 use super::routes::is_label;
 use super::table::Table;
@@ -16,6 +16,7 @@ use super::value::Setting;
 /// longest time that a message may be tried (S-009).
 const LONGEST_DEADLINE: Duration = Duration::from_secs(9 * 86_400);
 const CLASSES: [(&str, Class); 3] = [("critical", Class::Critical), ("transactional", Class::Transactional), ("bulk", Class::Bulk)];
+const ON_KEY_REUSE: [(&str, OnKeyReuse); 2] = [("refuse", OnKeyReuse::Refuse), ("first_wins", OnKeyReuse::FirstWins)];
 const ON_AMBIGUOUS: [(&str, OnAmbiguous); 2] = [("resend", OnAmbiguous::Resend), ("hold", OnAmbiguous::Hold)];
 
 pub(super) fn read(root: &Table<'_>, senders: &BTreeMap<String, Mailbox>) -> Rules {
@@ -83,6 +84,19 @@ fn policy(table: &Table<'_>, usual: Ambiguity) -> Ambiguity {
     rules
 }
 
+/// The channels of requests that name none.
+fn channels(setting: &Setting<'_>) -> Vec<Channel> {
+    let mut channels = Vec::new();
+    for item in setting.items().unwrap_or_default() {
+        match item.word(&[("email", Channel::Email)]) {
+            Some(channel) if channels.contains(&channel) => item.fault("the channel is named twice"),
+            Some(channel) => channels.push(channel),
+            None => {}
+        }
+    }
+    channels
+}
+
 fn categories(table: &Table<'_>, senders: &BTreeMap<String, Mailbox>) -> HashMap<String, CategoryRules> {
     let category = |name: String| {
         let rules = table.table(&name, |table| {
@@ -93,6 +107,8 @@ fn categories(table: &Table<'_>, senders: &BTreeMap<String, Mailbox>) -> HashMap
                 class: table.get("class").word(&CLASSES),
                 on_ambiguous: table.get("on_ambiguous").word(&ON_AMBIGUOUS),
                 expires_in: deadline(&table.get("expires_in")),
+                channels: channels(&table.get("channels")),
+                on_key_reuse: table.get("on_key_reuse").word(&ON_KEY_REUSE).unwrap_or_default(),
                 from: table.get("from").parsed("a mailbox or the name of a table [senders.NAME]", |text| {
                     (senders.contains_key(text) || text.parse::<Mailbox>().is_ok()).then(|| text.to_owned())
                 }),

@@ -7,6 +7,7 @@ use base64::engine::general_purpose::STANDARD;
 use sha2::{Digest as _, Sha256};
 use tidings_core::address::Mailbox;
 use tidings_core::policy::Rules;
+use tidings_core::rate::Rate;
 use tidings_core::request::RequestLimits;
 use tidings_core::secrets::Secret;
 use tracing_subscriber::EnvFilter;
@@ -16,6 +17,7 @@ use super::routes::{self, Routes};
 use super::rules;
 use super::server::{Server, Store};
 use super::table::Table;
+use super::tenants::{self, TenantSettings};
 use super::value::Setting;
 
 /// Larger bodies could not be stored.
@@ -38,6 +40,8 @@ pub struct Settings {
     pub accounts: Vec<Account>,
     /// Authors by name.
     pub senders: BTreeMap<String, Mailbox>,
+    /// What is said about single tenants, by name.
+    pub tenants: BTreeMap<String, TenantSettings>,
     /// Which accounts carry what, where it is said.
     pub routes: Routes,
     pub(super) rules: Rules,
@@ -71,6 +75,14 @@ pub struct Bootstrap {
 pub struct Limits {
     /// The largest request body in bytes.
     pub body: u64,
+    /// The largest body of a batch in bytes.
+    pub batch_body: u64,
+    /// How many messages one tenant may ask for; `None`: as many as it likes.
+    pub tenant_rate: Option<Rate>,
+    /// How many messages may wait; above it, requests are refused.
+    pub queue_depth: i64,
+    /// Whether every request has to bring a key.
+    pub requires_keys: bool,
     /// The most recipients of one notification.
     pub recipients: usize,
     /// What happens to a category that no table declares; `None`: it is refused as soon as one is declared.
@@ -135,7 +147,7 @@ impl Settings {
         let Rules { critical, transactional, bulk, categories } = &self.rules;
         let categories: BTreeMap<_, _> = categories.iter().collect();
         let process = (&self.server, &self.store, &self.limits, &self.sandbox, &self.log);
-        let sending = (&self.accounts, &self.senders, &self.routes, critical, transactional, bulk, categories);
+        let sending = (&self.accounts, (&self.senders, &self.tenants), &self.routes, critical, transactional, bulk, categories);
         Sha256::digest(format!("{process:?}{sending:?}")).into()
     }
 
@@ -157,6 +169,15 @@ impl Settings {
     /// The author of a category's messages that name none.
     pub fn author_of(&self, category: &str) -> Option<Mailbox> {
         let from = self.rules.categories.get(category)?.from.as_deref()?;
+        self.author_named(from)
+    }
+
+    /// The author of a tenant's messages for which nobody else has one.
+    pub fn author_of_tenant(&self, tenant: &str) -> Option<Mailbox> {
+        self.author_named(self.tenants.get(tenant)?.from.as_deref()?)
+    }
+
+    fn author_named(&self, from: &str) -> Option<Mailbox> {
         self.senders.get(from).cloned().or_else(|| from.parse().ok())
     }
 
@@ -167,13 +188,14 @@ impl Settings {
         let bootstrap = root.table("bootstrap", |table| Bootstrap { api_key: api_key(&table.get("api_key")) });
         let accounts = root.table("accounts", accounts::read);
         let senders = root.table("senders", routes::senders);
+        let tenants = root.table("tenants", |table| tenants::read(table, &senders));
         let routes = root.table("routes", |table| Routes::read(table, &accounts));
         let rules = rules::read(root, &senders);
         let limits = root.table("limits", Limits::read);
         let sandbox = root.table("sandbox", |table| Sandbox { enabled: table.get("enabled").flag().unwrap_or_default() });
         let log = root.table("log", Log::read);
         root.refuse_the_rest();
-        Self { server, store, secrets, bootstrap, accounts, senders, routes, rules, limits, sandbox, log, unresolved: Vec::new() }
+        Self { server, store, secrets, bootstrap, accounts, senders, tenants, routes, rules, limits, sandbox, log, unresolved: Vec::new() }
     }
 }
 
@@ -198,18 +220,48 @@ impl Limits {
     }
 
     fn read(table: &Table<'_>) -> Self {
-        let body = table.get("body");
-        let bytes = body.size();
-        if bytes.is_some_and(|bytes| !(1 << 10..=LARGEST_BODY).contains(&bytes)) {
-            body.fault("may be from 1KiB to 48MiB");
-        }
+        let size = |name: &str| {
+            let setting = table.get(name);
+            let bytes = setting.size();
+            if bytes.is_some_and(|bytes| !(1 << 10..=LARGEST_BODY).contains(&bytes)) {
+                setting.fault("may be from 1KiB to 48MiB");
+            }
+            bytes.unwrap_or_default()
+        };
+        let recipients = usize::from(table.get("recipients").number(1..=MOST_RECIPIENTS).unwrap_or_default());
         let words = [("allow", Undeclared::Allow), ("refuse", Undeclared::Refuse)];
         Self {
-            body: bytes.unwrap_or_default(),
-            recipients: usize::from(table.get("recipients").number(1..=MOST_RECIPIENTS).unwrap_or_default()),
+            body: size("body"),
+            batch_body: size("batch_body"),
+            recipients,
+            tenant_rate: tenant_rate(table, recipients),
+            queue_depth: table.get("queue_depth").number(1..=1_000_000_000).unwrap_or_default(),
+            requires_keys: table.get("idempotency_key").word(&[("required", true), ("optional", false)]).unwrap_or(true),
             undeclared_categories: table.get("undeclared_categories").word(&words),
         }
     }
+}
+
+/// A bucket that the largest request could never be paid from would refuse it for ever.
+fn tenant_rate(table: &Table<'_>, recipients: usize) -> Option<Rate> {
+    let (setting, burst) = (table.get("tenant_rate"), table.get("tenant_burst"));
+    let per_second = setting.parsed("\"off\" or a rate such as \"100/s\"", |text| match text {
+        "off" => Some(None),
+        text => text.strip_suffix("/s")?.parse::<u32>().ok().filter(|rate| (1..=1_000_000).contains(rate)).map(Some),
+    });
+    let most = burst.number(1..=10_000_000_u32);
+    let Some(per_second) = per_second.flatten() else {
+        if burst.is_set() {
+            burst.fault("means nothing without limits.tenant_rate");
+        }
+        return None;
+    };
+    let rate = Rate { per_second, burst: most.unwrap_or(per_second.saturating_mul(2)) };
+    if usize::try_from(rate.burst).is_ok_and(|burst| burst < recipients) {
+        let at_fault = if burst.is_set() { &burst } else { &setting };
+        at_fault.fault("a tenant must be allowed as many messages at once as one request has recipients (limits.recipients)");
+    }
+    Some(rate)
 }
 
 impl Log {

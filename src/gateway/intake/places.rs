@@ -55,8 +55,15 @@ pub(super) fn places<'a>(app: &'a App, mode: Mode, class: Class, recipients: &[R
 }
 
 /// The author: the request's own word, else the category's, else that of the first account that has one, those that
-/// send before the sandbox.
-pub(super) fn author(app: &App, category: &str, named: Option<&Author>, places: &[Place<'_>], faults: &mut Faults) -> Option<Mailbox> {
+/// send before the sandbox, else the tenant's.
+pub(super) fn author(
+    app: &App,
+    tenant: Option<&str>,
+    category: &str,
+    named: Option<&Author>,
+    places: &[Place<'_>],
+    faults: &mut Faults,
+) -> Option<Mailbox> {
     let email = Pointer::ROOT.name("email");
     let at = email.name("from");
     match named {
@@ -81,9 +88,10 @@ pub(super) fn author(app: &App, category: &str, named: Option<&Author>, places: 
         };
         of_route(false).or_else(|| of_route(true))
     };
-    let found = app.settings.author_of(category).or_else(of_accounts);
+    let of_tenant = || app.settings.author_of_tenant(tenant?);
+    let found = app.settings.author_of(category).or_else(of_accounts).or_else(of_tenant);
     if found.is_none() && faults.is_empty() {
-        let detail = "an author is missing: give one here, or configure accounts.NAME.from or categories.NAME.from";
+        let detail = "an author is missing: give one here, or configure categories.NAME.from, accounts.NAME.from or tenants.NAME.from";
         faults.add(&at, FaultCode::InvalidContent, detail);
     }
     found

@@ -25,7 +25,7 @@ async fn a_commit_and_its_wake_up_go_on_when_the_caller_goes_away() {
     let rig = Rig::start(Accounts::Relay, "").await;
     let (caller, now) = (Caller::for_tests(Mode::Live, &["send"]), rig.app.now());
     let request = parse(HELLO.as_bytes(), &RequestLimits::default(), now).unwrap();
-    let call = Call { caller: &caller, idempotency_key: "k", fingerprint: [0; 32], trace_context: None, now };
+    let call = Call { caller: &caller, idempotency_key: Some("k"), fingerprint: [0; 32], trace_context: None, now };
     let intake = prepare(&rig.app, &call, request).unwrap();
     let lane = intake.notification.deliveries[0].lane;
 

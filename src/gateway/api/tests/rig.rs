@@ -74,6 +74,8 @@ pub(super) struct Rig {
     pub(super) app: Arc<App>,
     /// A live key with every scope.
     pub(super) key: String,
+    /// What a process remembers between requests; `None` where each request meets a new one.
+    api: Option<web::Data<Api>>,
     directory: Arc<tempfile::TempDir>,
 }
 
@@ -147,7 +149,12 @@ impl Rig {
             readiness: Readiness::default(),
         });
         let key = add_key(store.as_ref(), "live", &["send", "send:critical", "read", "pii", "ops", "admin"]).await;
-        Self { store, app, key, directory }
+        Self { store, app, key, api: None, directory }
+    }
+
+    /// The same installation as one process that remembers.
+    pub(super) fn remembering(self) -> Self {
+        Self { api: Some(web::Data::new(Api::new(self.app.clone()))), ..self }
     }
 
     /// Another key.
@@ -157,7 +164,7 @@ impl Rig {
 
     /// Answers a request; nothing is added to it.
     pub(super) async fn raw(&self, request: TestRequest) -> Answer {
-        let api = web::Data::new(Api::new(self.app.clone()));
+        let api = self.api.clone().unwrap_or_else(|| web::Data::new(Api::new(self.app.clone())));
         let service = init_service(Routes::new().app_data(api).wrap(from_fn(frame::frame)).configure(routes)).await;
         let answer: ServiceResponse<BoxBody> = service.call(request.to_request()).await.unwrap();
         let headers = answer.headers().iter().map(|(name, value)| (name.to_string(), value.to_str().unwrap().to_owned())).collect();
@@ -176,6 +183,11 @@ impl Rig {
 
     pub(super) async fn post(&self, idempotency_key: &str, body: &str) -> Answer {
         self.post_as(&self.key, idempotency_key, body).await
+    }
+
+    pub(super) async fn batch(&self, body: &str) -> Answer {
+        let request = TestRequest::post().uri("/v1/notifications/batch").insert_header(("content-type", "application/json"));
+        self.raw(request.insert_header(("authorization", format!("Bearer {}", self.key))).set_payload(body.to_owned())).await
     }
 
     pub(super) async fn post_as(&self, key: &str, idempotency_key: &str, body: &str) -> Answer {

@@ -1,7 +1,8 @@
 //! The compiled-in file says what the code says, and so do the examples.
 
 use serde_json::json;
-use tidings_core::policy::Rules;
+use tidings_core::policy::{OnKeyReuse, Rules};
+use tidings_core::rate::Rate;
 
 use super::*;
 
@@ -15,7 +16,8 @@ fn without_file_and_variables_everything_has_its_default() {
     assert_eq!(settings.server.data_dir, given.under("data"));
     assert_eq!(settings.store.url.reveal(), format!("sqlite://{}", given.under("data/tidings.db").display()));
     assert_eq!((settings.store.max_connections, settings.store.statement_cache, settings.store.migrates()), (16, true, true));
-    assert_eq!((settings.limits.body, settings.limits.recipients), (10 << 20, 50));
+    assert_eq!((settings.limits.body, settings.limits.batch_body, settings.limits.recipients), (10 << 20, 5 << 20, 50));
+    assert_eq!((settings.limits.tenant_rate, settings.limits.queue_depth, settings.limits.requires_keys), (None, 2_000_000, true));
     assert_eq!((settings.log.format, settings.log.level), (LogFormat::Auto, LogLevel::Info));
     assert!(settings.is_sandbox_only() && settings.takes_undeclared_categories());
     assert!(settings.secrets.master.is_none() && settings.bootstrap.api_key.is_none() && settings.accounts.is_empty());
@@ -43,6 +45,7 @@ fn the_built_in_file_names_every_setting() {
         "senders.shop",
         "routes",
         "routes.email",
+        "tenants.acme",
         "categories.login-code",
         "retry",
         "retry.critical",
@@ -76,6 +79,9 @@ fn the_examples_of_the_built_in_file_are_settings_as_they_stand() {
     assert_eq!(all.rules().critical, Rules::default().critical);
     assert_eq!((all.accounts[0].state, all.accounts[0].rate), (AccountState::On, Some(14)));
     assert_eq!(all.author_of("login-code"), "Shop <shop@example.com>".parse().ok());
+    assert_eq!(all.author_of_tenant("acme"), all.author_of("login-code"));
+    assert_eq!(all.limits.tenant_rate, Some(Rate { per_second: 100, burst: 200 }));
+    assert_eq!(all.rules().categories["login-code"].on_key_reuse, OnKeyReuse::FirstWins);
     assert_eq!(all.unresolved.len(), 3, "{:?}", all.unresolved);
 }
 

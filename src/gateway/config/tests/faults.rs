@@ -39,6 +39,22 @@ fn a_wrong_type_in_the_file_is_found_with_its_line() {
         ),
         ("[limits]\nbody = \"1GiB\"", "limits.body (tidings.toml line 2): expected a size such as \"500KiB\" or \"10MiB\""),
         ("[limits]\nbody = \"100MiB\"", "limits.body (tidings.toml line 2): may be from 1KiB to 48MiB"),
+        ("[limits]\nbatch_body = \"1KB\"", "limits.batch_body (tidings.toml line 2): expected a size such as \"500KiB\" or \"10MiB\""),
+        ("[limits]\ntenant_rate = \"100\"", "limits.tenant_rate (tidings.toml line 2): expected \"off\" or a rate such as \"100/s\""),
+        ("[limits]\ntenant_burst = 200", "limits.tenant_burst (tidings.toml line 2): means nothing without limits.tenant_rate"),
+        (
+            "[limits]\ntenant_rate = \"10/s\"",
+            "limits.tenant_rate (tidings.toml line 2): a tenant must be allowed as many messages at once as one request has recipients (limits.recipients)",
+        ),
+        (
+            "[tenants.acme]\nfrom = \"shop\"",
+            "tenants.acme.from (tidings.toml line 2): expected a mailbox or the name of a table [senders.NAME]",
+        ),
+        ("[categories.a]\nchannels = [\"sms\"]", "categories.a.channels (tidings.toml line 2): expected \"email\""),
+        (
+            "[categories.a]\non_key_reuse = \"last\"",
+            "categories.a.on_key_reuse (tidings.toml line 2): expected \"refuse\" or \"first_wins\"",
+        ),
         ("[server]\ngrace = \"1h\"", "server.grace (tidings.toml line 2): may be 10m at most"),
     ] {
         assert_eq!(Given::file(file).faults(), [fault]);
@@ -48,7 +64,7 @@ fn a_wrong_type_in_the_file_is_found_with_its_line() {
 #[test]
 fn unknown_settings_name_the_nearest_known_one_and_all_faults_come_at_once() {
     let file =
-        "[server]\nbnid = \"x\"\nlinger = 5\n[serverr]\n[tenants.acme]\n[accounts.relay]\nkind = \"smtp\"\nhots = \"h\"\ndaily_cap = 5\n";
+        "[server]\nbnid = \"x\"\nlinger = 5\n[serverr]\n[dkim.acme]\n[accounts.relay]\nkind = \"smtp\"\nhots = \"h\"\ndaily_cap = 5\n";
     let given = Given::file(file).variable("TIDINGS__STORE__MAX_CONECTIONS", "5");
     let faults = given.faults();
     let expected = [
@@ -58,7 +74,7 @@ fn unknown_settings_name_the_nearest_known_one_and_all_faults_come_at_once() {
         "accounts.relay.hots (tidings.toml line 8): unknown setting; did you mean accounts.relay.host?",
         "accounts.relay.daily_cap (tidings.toml line 9): unknown setting; known here: ",
         "serverr (tidings.toml line 4): unknown setting; did you mean server?",
-        "tenants (tidings.toml line 5): unknown setting; known here: server, store, ",
+        "dkim (tidings.toml line 5): unknown setting; known here: server, store, ",
     ];
     assert_eq!(faults.len(), expected.len(), "{faults:#?}");
     for (fault, expected) in faults.iter().zip(expected) {
