@@ -11,14 +11,13 @@ use tidings_core::adapter::{Abilities, Adapter, ContentFault, Idempotency, Looku
 use tidings_core::content::Content;
 use tidings_core::outcome::{NotSent, Outcome, Refusal, Report};
 use tidings_core::sandbox::{SandboxEmail, SandboxMessage};
+use tidings_core::suppression::{REHEARSAL_DOMAIN, REHEARSED};
 use tidings_core::time::Clock;
 use tidings_core::words::{Channel, Reason};
 
 use crate::envelope;
 use crate::mime;
 
-/// The domain whose local parts rehearse outcomes.
-const REHEARSAL_DOMAIN: &str = "sandbox.test";
 /// How long `slow@` takes: longer than a call that counts as slow.
 const SLOW: Duration = Duration::from_secs(9);
 /// How long `throttle@` asks to wait, once per delivery.
@@ -38,6 +37,7 @@ enum Rehearsal {
     Reject,
     Timeout,
     Throttle,
+    Suppressed,
 }
 
 impl Rehearsal {
@@ -52,6 +52,7 @@ impl Rehearsal {
             "reject" => Self::Reject,
             "timeout" => Self::Timeout,
             "throttle" => Self::Throttle,
+            REHEARSED => Self::Suppressed,
             _ => Self::Deliver,
         }
     }
@@ -142,8 +143,13 @@ impl Adapter for Sandbox {
                 self.keep(outgoing).await
             }
             Rehearsal::Reject => {
-                let refused = Outcome::Refused { by: Refusal::Recipient { listed: false, hard: true }, reason: Reason::RecipientRefused };
+                // Not hard: a rehearsal works twice, so nothing may come of it.
+                let refused = Outcome::Refused { by: Refusal::Recipient { listed: false, hard: false }, reason: Reason::RecipientRefused };
                 Report::new(refused).with_code("550 5.1.1").with_detail("the sandbox rehearses a refused recipient")
+            }
+            Rehearsal::Suppressed => {
+                let refused = Outcome::Refused { by: Refusal::Recipient { listed: true, hard: false }, reason: Reason::ProviderSuppressed };
+                Report::new(refused).with_detail("the sandbox rehearses an address on the provider's own list")
             }
             Rehearsal::Timeout => {
                 outgoing.crossing.pass();

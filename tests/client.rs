@@ -98,6 +98,11 @@ impl Client {
         self.try_ask("POST", path, body).await.expect("an answer")
     }
 
+    /// Sends JSON by any method.
+    pub async fn call(&self, method: &str, path: &str, body: &Value) -> Answer {
+        self.try_ask(method, path, body).await.expect("an answer")
+    }
+
     /// What is known of a notification by its key.
     pub async fn by_key(&self, idempotency_key: &str) -> Answer {
         self.get(&format!("/v1/notifications/by-key?idempotency_key={idempotency_key}")).await

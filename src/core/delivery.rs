@@ -3,6 +3,7 @@
 
 use crate::ids::{AccountId, DeliveryId, InstanceId, LaneId, TenantId};
 use crate::state::{Certainty, State};
+use crate::suppression::Note;
 use crate::time::Timestamp;
 use crate::words::{AttemptOutcome, Channel, Class, Mode, Reason, words};
 
@@ -226,4 +227,6 @@ pub struct Change {
     pub events: Vec<EventRecord>,
     /// Refused copies, sealed; replaces what the record holds. `None` leaves it.
     pub copies: Option<Vec<u8>>,
+    /// The suppression that stopped it, or that its refusal leads to.
+    pub suppression: Option<Note>,
 }

@@ -7,21 +7,10 @@ use crate::delivery::{Change, Delivery};
 use crate::ids::{AccountId, InstanceId, LaneId, TenantId};
 use crate::policy::Rules;
 use crate::senders::SendsAs;
+use crate::suppression::{self, Hit, Note};
 use crate::time::Timestamp;
 use crate::transition;
-use crate::words::{Class, Reason, words};
-
-words! {
-    /// How far a suppression reaches.
-    pub enum SuppressionScope {
-        /// Every class.
-        All = "all",
-        /// Bulk and transactional.
-        Complaint = "complaint",
-        /// Bulk only.
-        Bulk = "bulk",
-    }
-}
+use crate::words::{Class, Reason};
 
 /// What a claim is to look at and what it may use.
 #[derive(Debug, Clone)]
@@ -113,8 +102,8 @@ impl AccountCapacity {
 pub struct Candidate {
     /// The row.
     pub delivery: Delivery,
-    /// Scopes of the suppressions that its address has.
-    pub suppressions: Vec<SuppressionScope>,
+    /// The suppressions that its address has.
+    pub suppressions: Vec<Hit>,
     /// Whether its tenant may send.
     pub tenant_active: bool,
     /// Accounts that refused it for themselves in this generation: its author, or to carry it at all.
@@ -135,8 +124,9 @@ fn judge_one(rules: &Rules, plan: &ClaimPlan, capacity: &mut [AccountCapacity], 
     if let Some(change) = transition::expire(rules, delivery, now) {
         return Some(change);
     }
-    if candidate.suppressions.iter().any(|scope| obeys(delivery.class, *scope)) {
-        return transition::stop(delivery, Reason::Suppressed, now);
+    if let Some(hit) = suppression::obeyed(&candidate.suppressions, delivery.class, delivery.sender.as_deref()) {
+        let stopped = transition::stop(delivery, Reason::Suppressed, now);
+        return stopped.map(|change| Change { suppression: Some(Note::StoppedBy(hit.id)), ..change });
     }
     if !candidate.tenant_active {
         return None;
@@ -146,17 +136,6 @@ fn judge_one(rules: &Rules, plan: &ClaimPlan, capacity: &mut [AccountCapacity], 
         Choice::Account(account) => transition::dispatch(delivery, account, plan.instance, plan.lease_until, now),
         Choice::NoRoom => None,
         Choice::Nobody => transition::step_aside(delivery, now),
-    }
-}
-
-/// Whether a class obeys a suppression: a hard bounce and a STOP stop everything, marketing choices only what is optional.
-const fn obeys(class: Class, scope: SuppressionScope) -> bool {
-    match (scope, class) {
-        (SuppressionScope::All, Class::Critical | Class::Transactional | Class::Bulk) => true,
-        (SuppressionScope::Complaint, Class::Transactional | Class::Bulk) => true,
-        (SuppressionScope::Complaint, Class::Critical) => false,
-        (SuppressionScope::Bulk, Class::Bulk) => true,
-        (SuppressionScope::Bulk, Class::Critical | Class::Transactional) => false,
     }
 }
 

@@ -4,6 +4,7 @@ use super::*;
 use crate::delivery::Flags;
 use crate::ids::NotificationId;
 use crate::state::State;
+use crate::suppression::SuppressionScope;
 use crate::words::{Channel, Mode};
 
 const A: AccountId = AccountId(1);
@@ -208,12 +209,27 @@ fn reserved_slots_are_for_critical_messages_alone_and_bulk_has_the_least() {
     assert_eq!(count(&all(&[Class::Critical, Class::Transactional, Class::Bulk])), [8, 0, 0]);
 }
 
+/// Suppressions with these scopes, the oldest first.
+fn hits(scopes: &[SuppressionScope]) -> Vec<Hit> {
+    (1..).zip(scopes).map(|(number, scope)| Hit { id: uuid::Uuid::from_u128(number), scope: scope.clone() }).collect()
+}
+
+#[test]
+fn what_was_stopped_names_the_suppression() {
+    let mut candidate = due(Class::Transactional, 1);
+    candidate.suppressions = hits(&[SuppressionScope::Bulk, SuppressionScope::Sender("shop@example.com".to_owned())]);
+    let changes = judge(&Rules::default(), &plan(&[wide(A)]), &[candidate.clone()], at(1));
+    assert_eq!(changes[0].suppression, Some(Note::StoppedBy(uuid::Uuid::from_u128(2))));
+    candidate.delivery.sender = Some("news@example.com".to_owned());
+    assert_eq!(end_of(candidate), Some((State::Dispatching, None)), "the person turned down another author");
+}
+
 #[test]
 fn a_suppression_reaches_the_classes_of_its_scope() {
-    let obeyed = |scope: SuppressionScope| {
+    let obeyed = |scope: &SuppressionScope| {
         CLASSES.map(|class| {
             let mut candidate = due(class, 1);
-            candidate.suppressions = vec![scope];
+            candidate.suppressions = hits(&[scope.clone()]);
             match end_of(candidate) {
                 Some((State::Suppressed, Some(Reason::Suppressed))) => true,
                 Some((State::Dispatching, None)) => false,
@@ -221,19 +237,19 @@ fn a_suppression_reaches_the_classes_of_its_scope() {
             }
         })
     };
-    assert_eq!(obeyed(SuppressionScope::All), [true, true, true]);
-    assert_eq!(obeyed(SuppressionScope::Complaint), [false, true, true]);
-    assert_eq!(obeyed(SuppressionScope::Bulk), [false, false, true]);
+    assert_eq!(obeyed(&SuppressionScope::All), [true, true, true]);
+    assert_eq!(obeyed(&SuppressionScope::Complaint), [false, true, true]);
+    assert_eq!(obeyed(&SuppressionScope::Bulk), [false, false, true]);
 
     let mut several = due(Class::Critical, 1);
-    several.suppressions = vec![SuppressionScope::Bulk, SuppressionScope::Complaint, SuppressionScope::All];
+    several.suppressions = hits(&[SuppressionScope::Bulk, SuppressionScope::Complaint, SuppressionScope::All]);
     assert_eq!(end_of(several), Some((State::Suppressed, Some(Reason::Suppressed))));
 }
 
 #[test]
 fn a_suppression_between_two_attempts_stops_the_second_and_hides_no_open_call() {
     let mut retried = failed_by(A);
-    retried.suppressions = vec![SuppressionScope::All];
+    retried.suppressions = hits(&[SuppressionScope::All]);
     assert_eq!(end_of(retried.clone()), Some((State::Suppressed, Some(Reason::Suppressed))));
     retried.delivery.generation = 2;
     retried.delivery.unresolved = 1;
@@ -245,7 +261,7 @@ fn what_applies_first_decides() {
     let mut candidate = due(Class::Transactional, 1);
     candidate.delivery.no_resend = Some(Reason::Cancelled);
     candidate.delivery.expires_at = at(1);
-    candidate.suppressions = vec![SuppressionScope::All];
+    candidate.suppressions = hits(&[SuppressionScope::All]);
     candidate.tenant_active = false;
     assert_eq!(end_of(candidate.clone()), Some((State::Cancelled, Some(Reason::Cancelled))));
     candidate.delivery.no_resend = Some(Reason::Collapsed);
@@ -264,7 +280,7 @@ fn what_applies_first_decides() {
 fn a_row_that_ends_or_waits_uses_no_room() {
     let mut rows: Vec<Candidate> = (1..=4).map(|n| due(Class::Transactional, n)).collect();
     rows[0].tenant_active = false;
-    rows[1].suppressions = vec![SuppressionScope::All];
+    rows[1].suppressions = hits(&[SuppressionScope::All]);
     rows[2].delivery.expires_at = at(1);
     let moved = judged(&[room(A, 1, 1, 1)], &rows);
     let states: Vec<_> = moved.iter().map(|delivery| (delivery.id, delivery.state)).collect();

@@ -30,6 +30,7 @@ pub mod senders;
 pub mod state;
 pub mod status;
 pub mod store;
+pub mod suppression;
 pub mod time;
 pub mod transition;
 pub mod words;

@@ -16,17 +16,21 @@ mod attachments;
 mod email;
 mod fields;
 mod headers;
+mod keys;
 mod labels;
 mod mailboxes;
 mod recipients;
 mod search;
+mod suppressions;
 #[cfg(test)]
 mod tests;
 mod times;
 
 pub(crate) use attachments::UNKNOWN_TYPE;
 use fields::{Fields, Shape};
+pub use keys::{KINDS, NewKey, SCOPES, parse_new_key, parse_nothing, parse_rotation};
 pub use search::{MOST_ITEMS, PARAMETERS, Search, USUAL_ITEMS, page_limit, parse_search};
+pub use suppressions::{Suppress, parse_reason, parse_scope, parse_suppression_lookup, parse_suppressions};
 pub use times::When;
 
 /// What the operator may set about the size of a request (`[limits]`); all other bounds are fixed.

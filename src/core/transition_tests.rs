@@ -326,3 +326,20 @@ fn a_message_that_cannot_be_built_twice_is_dead() {
     let twice = landed(&claimed(&once, at(60)), Outcome::BuildFailed, at(60));
     assert_eq!((twice.state, twice.reason), (State::Dead, Some(Reason::RenderError)));
 }
+
+#[test]
+fn a_hard_refusal_imposes_a_suppression_whenever_it_comes() {
+    let delivery = claimed(&waiting(Class::Transactional), at(1));
+    let refused = |hard| Outcome::Refused { by: Refusal::Recipient { listed: false, hard }, reason: Reason::RecipientRefused };
+    let change = |facts: &FinishFacts, outcome| finish(&Rules::default(), facts, &outcome_of(&delivery, outcome, at(2)), at(2)).unwrap();
+    let imposes = |change: &Change| matches!(change.suppression, Some(Note::Imposes(_)));
+    let now = change(&facts(&delivery), refused(true));
+    assert!(now.after.state == State::Failed && imposes(&now));
+    assert!(!imposes(&change(&facts(&delivery), refused(false))));
+    assert!(!imposes(&change(&facts(&delivery), accepted())));
+    // The lease was lost and the row has moved on: what was said about the mailbox is true all the same.
+    let reaped = reap(&Rules::default(), &delivery, false, at(100)).unwrap().after;
+    let moved_on = check(&Rules::default(), &reaped, false, at(4_000)).unwrap().after;
+    let late = change(&lost(&moved_on), refused(true));
+    assert!(late.after.state == moved_on.state && imposes(&late));
+}

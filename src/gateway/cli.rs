@@ -6,18 +6,17 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use clap::builder::PossibleValuesParser;
-use clap::{Parser, Subcommand, ValueEnum};
-use tidings_core::time::Clock as _;
+use clap::{Parser, Subcommand};
 
-use crate::clock::StoreClock;
 use crate::config::{self, MissingSecrets, Settings, Severity, Sources};
-use crate::{keys, logging, serve, store};
+use crate::{logging, serve, store};
 
 mod health;
 mod http;
+mod keys;
 mod messages;
 mod report;
+mod suppressions;
 
 /// How long a command that somebody waits for tries to reach the store.
 const STORE_PATIENCE: Duration = Duration::from_secs(5);
@@ -51,46 +50,23 @@ enum Command {
     Send(messages::Send),
     /// Say how a message stands
     Status(messages::Status),
+    /// Addresses that are not written to
+    Suppressions {
+        #[command(subcommand)]
+        command: suppressions::Suppressions,
+    },
     /// API keys
     Keys {
         #[command(subcommand)]
-        command: KeysCommand,
+        command: keys::Keys,
+    },
+    /// Isolated projects, each with keys of its own
+    Tenants {
+        #[command(subcommand)]
+        command: keys::Tenants,
     },
     /// Bring the schema of the store up to date
     Migrate,
-}
-
-#[derive(Subcommand)]
-enum KeysCommand {
-    /// Make a key and print it, the only time that it is shown
-    Create {
-        /// What the key is for, such as the name of an application
-        name: String,
-        /// Whose messages it sends and sees
-        #[arg(long, value_name = "TENANT", default_value = keys::DEFAULT_TENANT)]
-        tenant: String,
-        /// Whether its messages leave, or go to the sandbox
-        #[arg(long, value_enum, default_value_t = KeyKind::Live)]
-        kind: KeyKind,
-        /// What it may do
-        #[arg(long, value_delimiter = ',', default_value = "send,read", value_parser = PossibleValuesParser::new(keys::ALL_SCOPES))]
-        scopes: Vec<String>,
-    },
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-enum KeyKind {
-    Live,
-    Test,
-}
-
-impl KeyKind {
-    const fn as_str(self) -> &'static str {
-        match self {
-            Self::Live => "live",
-            Self::Test => "test",
-        }
-    }
 }
 
 /// Runs the command that the process was started with.
@@ -121,10 +97,9 @@ pub fn main() -> anyhow::Result<ExitCode> {
             let settings = config::load(&Sources::of_process(config, MissingSecrets::AreTolerated))?;
             health::ask(settings.server.bind)?;
         }
-        Command::Keys { command: KeysCommand::Create { name, tenant, kind, scopes } } => {
-            let key = runtime()?.block_on(create_key(&load(config)?, &tenant, &name, kind, &scopes))?;
-            println!("{key}");
-        }
+        Command::Suppressions { command } => return runtime()?.block_on(suppressions::run(command, config)),
+        Command::Keys { command } => runtime()?.block_on(keys::keys(command, &load(config)?))?,
+        Command::Tenants { command } => runtime()?.block_on(keys::tenants(command, &load(config)?))?,
         Command::Send(command) => runtime()?.block_on(command.run(config))?,
         Command::Status(command) => runtime()?.block_on(command.run(config))?,
         Command::Migrate => runtime()?.block_on(migrate(&load(config)?))?,
@@ -138,18 +113,6 @@ fn load(config: Option<PathBuf>) -> anyhow::Result<Settings> {
 
 fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_multi_thread().enable_all().build().context("the runtime could not be started")
-}
-
-async fn create_key(settings: &Settings, tenant: &str, name: &str, kind: KeyKind, scopes: &[String]) -> anyhow::Result<String> {
-    let clock = StoreClock::start();
-    let store = store::open(settings).await?.store;
-    store::ready(store.as_ref(), settings, STORE_PATIENCE).await?;
-    if let Some(database) = store.time().await? {
-        clock.anchor(database);
-    }
-    let key = keys::create(store.as_ref(), tenant, name, kind.as_str(), scopes, clock.now()).await;
-    store.close().await;
-    key
 }
 
 async fn migrate(settings: &Settings) -> anyhow::Result<()> {
@@ -181,7 +144,7 @@ mod tests {
     #[test]
     fn scopes_are_a_list_of_known_words() {
         let scopes = |line: &str| match Arguments::try_parse_from(line.split(' ')).ok()?.command? {
-            Command::Keys { command: KeysCommand::Create { scopes, .. } } => Some(scopes.join(" ")),
+            Command::Keys { command: keys::Keys::Create { scopes, .. } } => Some(scopes.join(" ")),
             _ => None,
         };
         assert_eq!(scopes("tidings keys create app").as_deref(), Some("send read"));

@@ -25,8 +25,9 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::app::App;
+use crate::copies;
 use crate::routing::{Account, SANDBOX_ROUTE};
-use crate::sealed;
+use crate::sealed::{self, Copies};
 use crate::slots::Slots;
 use crate::writer::WriteError;
 
@@ -138,7 +139,7 @@ impl Dispatch {
                 tracing::warn!(error = %error, rows = calls.len(), "claimed messages could not be read and are handed back");
                 for call in calls {
                     let dispatch = self.clone();
-                    self.tasks.spawn(async move { dispatch.finish(&call, Report::new(Outcome::NotStarted)).await });
+                    self.tasks.spawn(async move { dispatch.finish(&call, Report::new(Outcome::NotStarted), None).await });
                 }
             }
         }
@@ -146,27 +147,39 @@ impl Dispatch {
 
     /// One call from first to last: build, send, write.
     async fn call(self: Arc<Self>, call: Call, stored: Option<StoredOutgoing>) {
-        let report = match stored.as_ref().and_then(|stored| self.build(&call, stored)) {
-            // The row did not tell its author: what the judgement could not see is seen here.
-            Some(outgoing) if !may_send(&call.account, &outgoing) => {
-                let refused = Outcome::Refused { by: Refusal::Sender, reason: Reason::SenderRefused };
-                Report::new(refused).with_detail("the account may not send as this author (sends_as)")
-            }
-            Some(outgoing) => self.send(&call, outgoing).await,
-            None => Report::new(Outcome::BuildFailed).with_detail("the stored message could not be read"),
+        let Some((mut outgoing, known)) = stored.as_ref().and_then(|stored| self.build(&call, stored)) else {
+            let report = Report::new(Outcome::BuildFailed).with_detail("the stored message could not be read");
+            return self.finish(&call, report, None).await;
         };
-        self.finish(&call, report).await;
+        if !may_send(&call.account, &outgoing) {
+            // The row did not tell its author: what the judgement could not see is seen here.
+            let refused = Outcome::Refused { by: Refusal::Sender, reason: Reason::SenderRefused };
+            let report = Report::new(refused).with_detail("the account may not send as this author (sends_as)");
+            return self.finish(&call, report, None).await;
+        }
+        let suppressed = match copies::suppressed(&self.app, &call.delivery, &outgoing.content).await {
+            Ok(suppressed) => suppressed,
+            Err(error) => {
+                tracing::warn!(delivery_id = %call.delivery.id, error = %error, "suppressions of copies could not be read; the message is handed back");
+                return self.finish(&call, Report::new(Outcome::NotStarted), None).await;
+            }
+        };
+        outgoing.left_out.extend_from_slice(&suppressed);
+        let report = self.send(&call, outgoing).await;
+        let copies = Copies { suppressed, ..known.clone() }.after(&report);
+        let changed = (copies != known).then(|| sealed::seal_copies(&self.app.keyring, call.delivery.id, &copies));
+        self.finish(&call, report, changed).await;
     }
 
-    fn build(&self, call: &Call, stored: &StoredOutgoing) -> Option<Outgoing> {
+    fn build(&self, call: &Call, stored: &StoredOutgoing) -> Option<(Outgoing, Copies)> {
         let (app, delivery) = (&self.app, &call.delivery);
         let content = sealed::open_content(&app.keyring, delivery.id.notification(), stored.body.as_deref()?).ok()?;
         let address = sealed::open_address(&app.keyring, delivery.id, &stored.address).ok()?;
         let copies = match &stored.copies {
             Some(copies) => sealed::open_copies(&app.keyring, delivery.id, copies).ok()?,
-            None => sealed::Copies::default(),
+            None => Copies::default(),
         };
-        Some(Outgoing {
+        let outgoing = Outgoing {
             handle: Handle { delivery: delivery.id, generation: delivery.generation },
             tenant: delivery.tenant,
             mode: delivery.mode,
@@ -182,7 +195,8 @@ impl Dispatch {
             patience: app.rules.of(delivery.class).ambiguity.patience,
             start_before: call.started_at.plus(LEASE).minus(START_MARGIN),
             crossing: Crossing::default(),
-        })
+        };
+        Some((outgoing, copies))
     }
 
     /// Calls the adapter. A panic in it, or our own end, yields an outcome too: which one depends on whether the provider
@@ -210,7 +224,7 @@ impl Dispatch {
     }
 
     /// Writes the outcome, however long the store takes; then the slot is free.
-    async fn finish(&self, call: &Call, report: Report) {
+    async fn finish(&self, call: &Call, report: Report, copies: Option<Vec<u8>>) {
         let (app, delivery, account) = (&self.app, &call.delivery, &call.account);
         let now = app.clock.now();
         tidings_core::crash::fail_point("dispatch.before_finish");
@@ -223,7 +237,7 @@ impl Dispatch {
             account: account.id,
             started_at: call.started_at,
             finished_at: now,
-            copies: sealed::seal_copies(&app.keyring, delivery.id, &report),
+            copies,
             report,
             jitter: rand::rng().random_range(0.0..1.0),
             position: call.position,

@@ -21,8 +21,10 @@ use crate::api::auth::{Caller, Scope};
 use crate::api::view::{First, FirstDelivery};
 use crate::app::App;
 use crate::sealed::{self, SCHEMA_VERSION};
+use guests::guests;
 use places::{Place, author, check, places};
 
+mod guests;
 mod places;
 
 /// The category of a request that names none.
@@ -79,7 +81,8 @@ pub fn prepare(app: &App, call: &Call<'_>, request: Request) -> Result<Intake, R
     }
 
     let places: Vec<Place<'_>> = places(app, call.caller.mode, class, &request.recipients, &mut faults);
-    let from = author(app, call.caller.tenant_name(), &category, request.email.from.as_ref(), &places, &mut faults);
+    guests(app, call.caller, &request, &mut faults);
+    let from = author(app, call.caller, &category, request.email.from.as_ref(), &places, &mut faults);
     let asked = Asked::of(&request);
     let Request { recipients, email, send_at, expires_at, tags, metadata, .. } = request;
     let Some(from) = from else { return Err(Refusal::Faults(faults)) };

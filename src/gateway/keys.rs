@@ -8,15 +8,16 @@ use anyhow::{Context as _, bail};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use sha2::{Digest as _, Sha256};
+use tidings_core::ids::TenantId;
+use tidings_core::request::SCOPES;
 use tidings_core::secrets::Secret;
-use tidings_core::store::{ApiKey, Store};
+use tidings_core::store::{ApiKey, Deed, Store};
 use tidings_core::time::Timestamp;
 
 use crate::api::auth;
+use crate::api::keys::KeyId;
 use crate::config::Settings;
 
-/// Every scope there is.
-pub const ALL_SCOPES: [&str; 6] = ["send", "send:critical", "read", "pii", "ops", "admin"];
 /// The tenant that is always there.
 pub const DEFAULT_TENANT: &str = "default";
 
@@ -43,7 +44,8 @@ pub async fn bootstrap(settings: &Settings, store: &dyn Store, now: Timestamp) -
             bail!("bootstrap.api_key is not an API key: make one with \"tidings keys create\"");
         }
         if store.key_by_hash(&hash(key.reveal())).await?.is_none() {
-            store.add_key(&row("bootstrap", tenant.id, key.reveal(), &ALL_SCOPES.map(str::to_owned), now)).await?;
+            let row = row("bootstrap", tenant.id, key.reveal(), &SCOPES.map(str::to_owned), now);
+            store.access().issue(&row, None, &entry(&row, now)).await?;
         }
         return Ok(Bootstrap::Configured);
     }
@@ -55,25 +57,16 @@ pub async fn bootstrap(settings: &Settings, store: &dyn Store, now: Timestamp) -
         return Ok(if path.exists() { Bootstrap::Kept(path) } else { Bootstrap::FileGone });
     }
     let key = auth::new_key("live", rand::random());
-    store.add_key(&row("first", tenant.id, &key, &ALL_SCOPES.map(str::to_owned), now)).await?;
+    let row = row("first", tenant.id, &key, &SCOPES.map(str::to_owned), now);
+    store.access().issue(&row, None, &entry(&row, now)).await?;
     write_private(&path, &key).with_context(|| format!("{} cannot be written", path.display()))?;
     Ok(Bootstrap::Made(path))
 }
 
-/// Makes a key and returns it: the only time it is known.
-///
-/// # Errors
-/// When it cannot be stored.
-pub async fn create(store: &dyn Store, tenant: &str, name: &str, kind: &str, scopes: &[String], now: Timestamp) -> anyhow::Result<String> {
-    for scope in scopes {
-        if !ALL_SCOPES.contains(&scope.as_str()) {
-            bail!("{scope:?} is not a scope: choose from {}", ALL_SCOPES.join(", "));
-        }
-    }
-    let tenant = store.ensure_tenant(tenant).await?;
+/// A new key: its row, and the key itself, which nobody can tell afterwards.
+pub fn new(tenant: TenantId, name: &str, kind: &str, scopes: &[String], expires_at: Option<Timestamp>, now: Timestamp) -> (ApiKey, String) {
     let key = auth::new_key(kind, rand::random());
-    store.add_key(&row(name, tenant.id, &key, scopes, now)).await?;
-    Ok(key)
+    (ApiKey { expires_at, ..row(name, tenant, &key, scopes, now) }, key)
 }
 
 /// The 32 bytes behind a configured master secret.
@@ -90,10 +83,15 @@ pub fn hash(key: &str) -> Vec<u8> {
     Sha256::digest(key.as_bytes()).to_vec()
 }
 
-fn row(name: &str, tenant: tidings_core::ids::TenantId, key: &str, scopes: &[String], now: Timestamp) -> ApiKey {
+fn row(name: &str, tenant: TenantId, key: &str, scopes: &[String], now: Timestamp) -> ApiKey {
     let kind = auth::kind_of(key).unwrap_or("live").to_owned();
     let id = uuid::Builder::from_unix_timestamp_millis(now.as_millis(), &rand::random()).into_uuid();
     ApiKey { id, tenant, name: name.to_owned(), key_hash: hash(key), kind, scopes: scopes.to_vec(), expires_at: None, revoked_at: None }
+}
+
+fn entry(row: &ApiKey, at: Timestamp) -> Deed {
+    let subject = KeyId(row.id).to_string();
+    Deed { at, tenant: Some(row.tenant), actor: "start".to_owned(), action: "key.created", subject, reason: None }
 }
 
 fn write_private(path: &std::path::Path, key: &str) -> std::io::Result<()> {

@@ -14,7 +14,7 @@ pub const SANDBOX_ROUTE: &str = "sandbox";
 /// The route of messages that leave.
 pub const MAIN_ROUTE: &str = "main";
 /// The domain whose addresses always go to the sandbox.
-pub const SANDBOX_DOMAIN: &str = "sandbox.test";
+pub const SANDBOX_DOMAIN: &str = tidings_core::suppression::REHEARSAL_DOMAIN;
 
 /// One configured provider account, or the built-in sandbox.
 pub struct Account {

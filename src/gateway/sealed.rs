@@ -5,12 +5,13 @@ use std::fmt::Write as _;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use tidings_core::address::Mailbox;
+use tidings_core::address::{EmailAddress, Mailbox};
 use tidings_core::content::{Content, EmailContent};
 use tidings_core::differs::Asked;
 use tidings_core::ids::{DeliveryId, NotificationId};
 use tidings_core::outcome::{Outcome, RefusedCopy, Report};
 use tidings_core::secrets::{CannotOpen, Keyring};
+use tidings_core::store::StoredSuppression;
 use uuid::Uuid;
 
 /// The shape of what is sealed here. A worker leaves rows of a newer one alone (S-231).
@@ -40,12 +41,27 @@ pub struct Copies {
     /// Copies that were refused; they are never tried again.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub refused: Vec<RefusedCopy>,
+    /// Copies that were suppressed at the newest attempt.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub suppressed: Vec<String>,
 }
 
 impl Copies {
     /// The addresses that no later call includes.
     pub fn left_out(&self) -> Vec<String> {
         self.accepted.iter().cloned().chain(self.refused.iter().map(|copy| copy.address.clone())).collect()
+    }
+
+    /// With what a call reports about copies.
+    #[must_use]
+    pub fn after(mut self, report: &Report) -> Self {
+        let refused = match &report.outcome {
+            Outcome::Accepted { refused_copies, .. } => refused_copies.as_slice(),
+            _ => &[],
+        };
+        self.refused.extend_from_slice(refused);
+        self.accepted.extend_from_slice(&report.accepted_copies);
+        self
     }
 }
 
@@ -133,17 +149,9 @@ pub fn open_reference(keyring: &Keyring, id: DeliveryId, sealed: &[u8]) -> Resul
     open(keyring, sealed, &context("reference", id))
 }
 
-/// Seals what a call reports about copies; `None` where it reports nothing and what is known stays.
-pub fn seal_copies(keyring: &Keyring, id: DeliveryId, report: &Report) -> Option<Vec<u8>> {
-    let refused = match &report.outcome {
-        Outcome::Accepted { refused_copies, .. } => refused_copies.as_slice(),
-        _ => &[],
-    };
-    if refused.is_empty() && report.accepted_copies.is_empty() {
-        return None;
-    }
-    let copies = Copies { accepted: report.accepted_copies.clone(), refused: refused.to_vec() };
-    Some(seal(keyring, &copies, &context("copies", id)))
+/// Seals what became of the copies of a message.
+pub fn seal_copies(keyring: &Keyring, id: DeliveryId, copies: &Copies) -> Vec<u8> {
+    seal(keyring, copies, &context("copies", id))
 }
 
 /// Opens what became of the copies of a message.
@@ -152,6 +160,21 @@ pub fn seal_copies(keyring: &Keyring, id: DeliveryId, report: &Report) -> Option
 /// When the blob is not of this row and key.
 pub fn open_copies(keyring: &Keyring, id: DeliveryId, sealed: &[u8]) -> Result<Copies, CannotOpen> {
     open(keyring, sealed, &context("copies", id))
+}
+
+/// Seals the address of a suppression that somebody asked for.
+pub fn seal_suppressed(keyring: &Keyring, id: Uuid, address: &EmailAddress) -> Vec<u8> {
+    seal(keyring, address, &format!("suppression:{}", id.simple()))
+}
+
+/// Opens the address of a suppression; `None` where there is none or it cannot be opened. One that a refusal led to is
+/// sealed as its delivery's.
+pub fn open_suppressed(keyring: &Keyring, row: &StoredSuppression) -> Option<EmailAddress> {
+    let sealed = row.address.as_deref()?;
+    match row.delivery {
+        Some(delivery) => open_address(keyring, DeliveryId::from_uuid(delivery), sealed).ok().map(|address| address.mailbox.email),
+        None => open(keyring, sealed, &format!("suppression:{}", row.id.simple())).ok(),
+    }
 }
 
 /// Seals a message of the sandbox, which is JSON already.
@@ -228,9 +251,12 @@ mod tests {
         let refused = vec![RefusedCopy { address: "b@example.com".to_owned(), code: "550 5.1.1".to_owned() }];
         let mut report = Report::new(Outcome::Accepted { message_id: None, refused_copies: refused });
         report.accepted_copies = vec!["c@example.com".to_owned()];
-        let sealed = seal_copies(&keyring, id.delivery(1), &report).expect("a copy was refused");
+        let earlier =
+            Copies { accepted: vec!["a@example.com".to_owned()], suppressed: vec!["d@example.com".to_owned()], ..Copies::default() };
+        let sealed = seal_copies(&keyring, id.delivery(1), &earlier.clone().after(&report));
         let copies = open_copies(&keyring, id.delivery(1), &sealed).unwrap();
-        assert_eq!(copies.left_out(), ["c@example.com", "b@example.com"]);
-        assert_eq!(seal_copies(&keyring, id.delivery(1), &Report::new(Outcome::Ambiguous)), None);
+        assert_eq!(copies.suppressed, ["d@example.com"], "asked again at every attempt, so not left out for ever");
+        assert!(earlier.clone().after(&Report::new(Outcome::Ambiguous)) == earlier);
+        assert_eq!(copies.left_out(), ["a@example.com", "c@example.com", "b@example.com"]);
     }
 }

@@ -14,6 +14,7 @@ use crate::error::before;
 use crate::history::{write_attempts, write_events};
 use crate::instant::{At, at};
 use crate::rows::small;
+use crate::suppressions;
 
 /// What one transaction has written so far: which rows moved, and how many events it told.
 #[derive(Debug, Default)]
@@ -58,6 +59,7 @@ pub(crate) async fn apply(conn: &mut PgConnection, changes: &[Change], now: Time
         }
     }
     let moved = select(changes, |change| written.holds(change));
+    suppressions::note(conn, &moved, now).await?;
     write_attempts(conn, &moved).await?;
     if moved.iter().any(|change| !change.events.is_empty()) {
         fail_point("finish.before_events");

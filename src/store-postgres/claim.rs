@@ -7,10 +7,11 @@ use sqlx::{Connection, PgConnection};
 use tidings_core::crash::fail_point;
 use tidings_core::delivery::Delivery;
 use tidings_core::ids::{AccountId, TenantId};
-use tidings_core::judge::{Candidate, ClaimPlan, LanePlan, SuppressionScope, judge};
+use tidings_core::judge::{Candidate, ClaimPlan, LanePlan, judge};
 use tidings_core::policy::Rules;
 use tidings_core::state::State;
 use tidings_core::store::{Claimed, LaneSeen, StoreError};
+use tidings_core::suppression::Hit;
 use tidings_core::time::Timestamp;
 use tidings_core::words::AttemptOutcome;
 use uuid::Uuid;
@@ -19,6 +20,7 @@ use crate::apply::{Written, apply};
 use crate::error::{before, committing};
 use crate::instant::At;
 use crate::rows::{OpenRow, open_rows, word};
+use crate::suppressions::reach;
 use crate::{PostgresStore, SCHEMA_VERSION};
 
 /// How many tenants with due rows one look at the ring finds.
@@ -176,9 +178,9 @@ async fn with_facts(conn: &mut PgConnection, plan: &ClaimPlan, due: Vec<Delivery
     let ids: Vec<Uuid> = due.iter().map(|delivery| delivery.id.as_uuid()).collect();
     let rows = sqlx::query!(
         r#"SELECT q.id, COALESCE(t.state = 'active', false) AS "tenant_active!", ARRAY(
-            SELECT s.scope FROM suppressions s
+            SELECT s.id::text || ' ' || s.scope FROM suppressions s
             WHERE s.tenant_id = q.tenant_id AND s.mode = q.mode AND s.channel = l.channel
-                AND s.address_digest IN (q.address_digest, q.old_digest) AND (s.expires_at IS NULL OR s.expires_at > $2)) AS "scopes!"
+                AND s.address_digest IN (q.address_digest, q.old_digest) AND (s.expires_at IS NULL OR s.expires_at > $2)) AS "hits!"
          FROM queue q JOIN lanes l ON l.id = q.lane LEFT JOIN tenants t ON t.id = q.tenant_id
          WHERE q.id = ANY($1)"#,
         &ids[..],
@@ -187,12 +189,12 @@ async fn with_facts(conn: &mut PgConnection, plan: &ClaimPlan, due: Vec<Delivery
     .fetch_all(conn)
     .await
     .map_err(before)?;
-    let mut facts: HashMap<Uuid, (bool, Vec<String>)> = rows.into_iter().map(|row| (row.id, (row.tenant_active, row.scopes))).collect();
+    let mut facts: HashMap<Uuid, _> = rows.into_iter().map(|row| (row.id, (row.tenant_active, row.hits))).collect();
     let candidate = |delivery: Delivery| {
         // Locked by us, so it is there; and what is not known does not go out (S-220).
-        let (tenant_active, scopes) = facts.remove(&delivery.id.as_uuid()).unwrap_or_default();
+        let (tenant_active, hits) = facts.remove(&delivery.id.as_uuid()).unwrap_or_default();
         let refused_by = refusals.remove(&delivery.id.as_uuid()).unwrap_or_default();
-        Candidate { delivery, suppressions: scopes.iter().map(|scope| reach(scope)).collect(), tenant_active, refused_by }
+        Candidate { delivery, suppressions: hits.iter().map(|hit| read_hit(hit)).collect(), tenant_active, refused_by }
     };
     Ok(due.into_iter().map(candidate).collect())
 }
@@ -219,7 +221,8 @@ async fn refusals(conn: &mut PgConnection, plan: &ClaimPlan, due: &[Delivery]) -
     Ok(refusals)
 }
 
-/// How far a suppression reaches; a word of a newer binary reaches everybody (S-220).
-fn reach(scope: &str) -> SuppressionScope {
-    scope.parse().unwrap_or(SuppressionScope::All)
+/// `id scope`, as one text because the database has no arrays of pairs. What cannot be read reaches everybody (S-220).
+fn read_hit(hit: &str) -> Hit {
+    let (id, scope) = hit.split_once(' ').unwrap_or((hit, "all"));
+    Hit { id: id.parse().unwrap_or_default(), scope: reach(scope) }
 }

@@ -2,6 +2,7 @@
 //! Decisions are core's, made inside the transactions here; times come in as arguments.
 
 mod accept;
+mod access;
 mod acts;
 mod apply;
 mod audit;
@@ -19,6 +20,7 @@ mod registry;
 mod rows;
 mod sandbox;
 mod schema;
+mod suppressions;
 mod sweep;
 mod wake;
 
@@ -35,9 +37,11 @@ use tidings_core::ids::{AccountId, DeliveryId, InstanceId, LaneId, NotificationI
 use tidings_core::policy::Rules;
 use tidings_core::sandbox::SandboxMessage;
 use tidings_core::store::{
-    Acted, Acts, ApiKey, DeadLetter, DeadLetterFilter, Finding, KeyHolder, Listing, Mailbox, Outbox, Reading, Registry, SandboxFilter,
-    Scan, Store, StoreError, StoredContent, StoredNotification, StoredOutgoing, Sweep, Swept, Tenant, Window, WriteBatch, WriteResults,
+    Access, Acted, Acts, ApiKey, Asked, DeadLetter, DeadLetterFilter, Deed, Finding, KeyFilter, KeyHolder, Listing, Mailbox,
+    NewSuppression, Outbox, Reading, Registry, SandboxFilter, Scan, Store, StoreError, StoredContent, StoredNotification, StoredOutgoing,
+    StoredSuppression, Suppressed, SuppressionFilter, Suppressions, Sweep, Swept, Tenant, Window, WriteBatch, WriteResults,
 };
+use tidings_core::suppression::Hit;
 use tidings_core::time::Timestamp;
 use tidings_core::words::{Channel, Class, Mode};
 use uuid::Uuid;
@@ -136,6 +140,14 @@ impl Store for PostgresStore {
 
     fn describe(&self) -> String {
         self.describe.clone()
+    }
+
+    fn access(&self) -> &dyn Access {
+        self
+    }
+
+    fn suppressions(&self) -> &dyn Suppressions {
+        self
     }
 
     async fn migrate(&self) -> Result<(), StoreError> {
@@ -315,5 +327,59 @@ impl Mailbox for PostgresStore {
 
     async fn clear_sandbox(&self, tenant: TenantId, mode: Option<Mode>) -> Result<u64, StoreError> {
         limited_write(sandbox::clear(self, tenant, mode)).await
+    }
+}
+
+#[async_trait]
+impl Suppressions for PostgresStore {
+    async fn add(&self, items: &[NewSuppression]) -> Result<Vec<Suppressed>, StoreError> {
+        limited_write(suppressions::add(self, items)).await
+    }
+
+    async fn page(&self, tenant: TenantId, mode: Mode, filter: &SuppressionFilter) -> Result<Vec<StoredSuppression>, StoreError> {
+        limited(suppressions::page(self, tenant, mode, filter)).await
+    }
+
+    async fn of(&self, asked: &Asked) -> Result<Vec<StoredSuppression>, StoreError> {
+        limited(suppressions::of(self, asked)).await
+    }
+
+    async fn hits(&self, asked: &Asked, now: Timestamp) -> Result<Vec<(Vec<u8>, Hit)>, StoreError> {
+        limited(suppressions::hits(self, asked, now)).await
+    }
+
+    async fn remove(&self, tenant: TenantId, mode: Mode, id: Uuid, entry: &Deed) -> Result<bool, StoreError> {
+        limited_write(suppressions::remove(self, tenant, mode, id, entry)).await
+    }
+}
+
+#[async_trait]
+impl Access for PostgresStore {
+    async fn principal(&self, key_hash: &[u8]) -> Result<Option<(ApiKey, Tenant)>, StoreError> {
+        limited(access::principal(self, key_hash)).await
+    }
+
+    async fn page(&self, filter: &KeyFilter) -> Result<Vec<ApiKey>, StoreError> {
+        limited(access::page(self, filter)).await
+    }
+
+    async fn key(&self, id: Uuid) -> Result<Option<ApiKey>, StoreError> {
+        limited(access::key(self, id)).await
+    }
+
+    async fn issue(&self, key: &ApiKey, after: Option<(Uuid, Timestamp)>, entry: &Deed) -> Result<(), StoreError> {
+        limited_write(access::issue(self, key, after, entry)).await
+    }
+
+    async fn revoke(&self, id: Uuid, entry: &Deed) -> Result<bool, StoreError> {
+        limited_write(access::revoke(self, id, entry)).await
+    }
+
+    async fn make_tenant(&self, name: &str, entry: &Deed) -> Result<Option<Tenant>, StoreError> {
+        limited_write(access::make_tenant(self, name, entry)).await
+    }
+
+    async fn set_active(&self, name: &str, active: bool, entry: &Deed) -> Result<bool, StoreError> {
+        limited_write(access::set_active(self, name, active, entry)).await
     }
 }

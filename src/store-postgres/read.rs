@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use sqlx::{Connection, PgConnection};
 use tidings_core::delivery::{AttemptRecord, Delivery};
 use tidings_core::ids::{DeliveryId, LaneId, NotificationId, TenantId};
-use tidings_core::store::{KeyHolder, StoreError, StoredDelivery, StoredNotification, StoredOutgoing, Suppressed};
+use tidings_core::store::{Behind, KeyHolder, StoreError, StoredDelivery, StoredNotification, StoredOutgoing};
 use tidings_core::time::Timestamp;
 use tidings_core::words::Mode;
 use uuid::Uuid;
@@ -134,7 +134,7 @@ fn stored(
     record: RecordRow,
     open: &mut HashMap<DeliveryId, Result<Delivery, StoreError>>,
     attempts: Option<Result<Vec<AttemptRecord>, StoreError>>,
-    suppressions: &HashMap<Uuid, Suppressed>,
+    suppressions: &HashMap<Uuid, Behind>,
 ) -> Result<StoredDelivery, StoreError> {
     let id = DeliveryId::from_uuid(record.id);
     let delivery = match record.delivery()? {
@@ -148,14 +148,16 @@ fn stored(
         copies: record.copies,
         message_id: record.message_id,
         send_at: record.send_at.map(|at| at.0),
-        suppression: record.suppression_id.and_then(|id| suppressions.get(&id)).cloned(),
+        suppression: record
+            .suppression_id
+            .map(|id| suppressions.get(&id).cloned().unwrap_or(Behind { id, reason: None, scope: None, created_at: None })),
         updated_at: record.updated_at.0,
         attempts: attempts.unwrap_or_else(|| Ok(Vec::new()))?,
     })
 }
 
 /// Those entries that are still there.
-async fn suppressions(conn: &mut PgConnection, ids: impl Iterator<Item = Uuid>) -> Result<HashMap<Uuid, Suppressed>, StoreError> {
+async fn suppressions(conn: &mut PgConnection, ids: impl Iterator<Item = Uuid>) -> Result<HashMap<Uuid, Behind>, StoreError> {
     let ids: Vec<Uuid> = ids.collect();
     if ids.is_empty() {
         return Ok(HashMap::new());
@@ -164,8 +166,12 @@ async fn suppressions(conn: &mut PgConnection, ids: impl Iterator<Item = Uuid>) 
         .fetch_all(conn)
         .await
         .map_err(before)?;
-    let suppressed =
-        rows.into_iter().map(|row| Suppressed { id: row.id, reason: row.reason, scope: row.scope, created_at: row.created_at.0 });
+    let suppressed = rows.into_iter().map(|row| Behind {
+        id: row.id,
+        reason: Some(row.reason),
+        scope: Some(row.scope),
+        created_at: Some(row.created_at.0),
+    });
     Ok(suppressed.map(|suppressed| (suppressed.id, suppressed)).collect())
 }
 

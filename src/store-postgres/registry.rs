@@ -55,19 +55,19 @@ pub(crate) async fn tenants(store: &PostgresStore) -> Result<Vec<Tenant>, StoreE
 }
 
 /// A row of `api_keys`.
-struct KeyRow {
-    id: Uuid,
-    tenant_id: i32,
-    name: String,
-    key_hash: Vec<u8>,
-    kind: String,
-    scopes: Vec<String>,
-    expires_at: Option<At>,
-    revoked_at: Option<At>,
+pub(crate) struct KeyRow {
+    pub(crate) id: Uuid,
+    pub(crate) tenant_id: i32,
+    pub(crate) name: String,
+    pub(crate) key_hash: Vec<u8>,
+    pub(crate) kind: String,
+    pub(crate) scopes: Vec<String>,
+    pub(crate) expires_at: Option<At>,
+    pub(crate) revoked_at: Option<At>,
 }
 
 impl KeyRow {
-    fn key(self) -> ApiKey {
+    pub(crate) fn key(self) -> ApiKey {
         ApiKey {
             id: self.id,
             tenant: TenantId(self.tenant_id),

@@ -12,6 +12,7 @@ use tidings_core::time::Timestamp;
 use crate::batch::Batch;
 use crate::error::store_error;
 use crate::rows::{Hex, NEVER, json};
+use crate::suppressions;
 
 /// Writes changes completely. Each delivery stands in `changes` once.
 pub(crate) async fn apply(connection: &mut SqliteConnection, changes: &[Change], now: Timestamp) -> Result<(), StoreError> {
@@ -31,7 +32,8 @@ pub(crate) async fn write_states(connection: &mut SqliteConnection, changes: &[C
     delete_from_queue(connection, &leave).await?;
     update_records(connection, &recorded, now).await?;
     insert_into_queue(connection, &come_back).await?;
-    update_copies(connection, &with_copies).await
+    update_copies(connection, &with_copies).await?;
+    suppressions::note(connection, changes, now).await
 }
 
 /// Writes what is told of the changes: attempts and events.

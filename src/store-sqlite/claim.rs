@@ -6,10 +6,11 @@ use std::collections::{HashMap, HashSet};
 use sqlx::sqlite::SqliteConnection;
 use sqlx::{query, query_scalar};
 use tidings_core::ids::{AccountId, DeliveryId, LaneId, TenantId};
-use tidings_core::judge::{Candidate, ClaimPlan, LanePlan, SuppressionScope, judge};
+use tidings_core::judge::{Candidate, ClaimPlan, LanePlan, judge};
 use tidings_core::policy::Rules;
 use tidings_core::state::State;
 use tidings_core::store::{Claimed, LaneSeen, StoreError};
+use tidings_core::suppression::Hit;
 use tidings_core::time::Timestamp;
 use tidings_core::words::AttemptOutcome;
 use uuid::Uuid;
@@ -18,6 +19,7 @@ use crate::SCHEMA_VERSION;
 use crate::apply::apply;
 use crate::error::store_error;
 use crate::rows::{DeliveryRow, ids_json, json, number, open_rows, word};
+use crate::suppressions::reach;
 
 /// Tenants that one step of the ring finds.
 const RING: usize = 16;
@@ -188,24 +190,25 @@ async fn with_facts(
     Ok(candidates)
 }
 
+/// The suppressions of those that have some.
 async fn suppressions(
     connection: &mut SqliteConnection,
     rows: &[DeliveryRow],
     now: Timestamp,
-) -> Result<HashMap<Uuid, Vec<SuppressionScope>>, StoreError> {
+) -> Result<HashMap<Uuid, Vec<Hit>>, StoreError> {
     let (ids, now) = (ids_json(rows.iter().map(|row| DeliveryId::from_uuid(row.id))), now.as_micros());
     let found = query!(
-        r#"SELECT q.id AS "id!: Uuid", s.scope AS "scope!"
-           FROM json_each(?1) x CROSS JOIN queue q ON q.id = unhex(x.value) CROSS JOIN lanes l ON l.id = q.lane
+        r#"SELECT q.id AS "id!: Uuid", s.id AS "suppression!: Uuid", s.scope AS "scope!"
+           FROM json_each(?1) x CROSS JOIN queue q ON unhex(x.value) = q.id CROSS JOIN lanes l ON l.id = q.lane
             CROSS JOIN suppressions s ON s.tenant_id = q.tenant_id AND s.mode = q.mode AND s.channel = l.channel
                 AND s.address_digest IN (q.address_digest, q.old_digest)
            WHERE s.expires_at IS NULL OR s.expires_at > ?2"#,
         ids,
         now
     );
-    let mut suppressed: HashMap<Uuid, Vec<SuppressionScope>> = HashMap::new();
+    let mut suppressed: HashMap<Uuid, Vec<Hit>> = HashMap::new();
     for row in found.fetch_all(connection).await.map_err(store_error)? {
-        suppressed.entry(row.id).or_default().push(reach(&row.scope));
+        suppressed.entry(row.id).or_default().push(Hit { id: row.suppression, scope: reach(&row.scope) });
     }
     Ok(suppressed)
 }
@@ -244,9 +247,4 @@ async fn inactive_tenants(connection: &mut SqliteConnection, rows: &[DeliveryRow
         ids
     );
     Ok(found.fetch_all(connection).await.map_err(store_error)?.into_iter().collect())
-}
-
-/// How far a suppression reaches; a word of a newer binary reaches everybody (S-220).
-fn reach(scope: &str) -> SuppressionScope {
-    scope.parse().unwrap_or(SuppressionScope::All)
 }

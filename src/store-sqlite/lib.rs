@@ -2,6 +2,7 @@
 //! Decisions are made in `tidings-core`; this crate selects facts, asks, and writes what the answer says.
 
 mod accept;
+mod access;
 mod acts;
 mod apply;
 mod audit;
@@ -19,6 +20,7 @@ mod registry;
 mod rows;
 mod sandbox;
 mod schema;
+mod suppressions;
 mod sweep;
 mod writer;
 
@@ -31,9 +33,11 @@ use tidings_core::ids::{AccountId, DeliveryId, InstanceId, LaneId, NotificationI
 use tidings_core::policy::Rules;
 use tidings_core::sandbox::SandboxMessage;
 use tidings_core::store::{
-    Acted, Acts, ApiKey, DeadLetter, DeadLetterFilter, Finding, KeyHolder, Listing, Mailbox, Outbox, Reading, Registry, SandboxFilter,
-    Scan, Store, StoreError, StoredContent, StoredNotification, StoredOutgoing, Sweep, Swept, Tenant, Window, WriteBatch, WriteResults,
+    Access, Acted, Acts, ApiKey, Asked, DeadLetter, DeadLetterFilter, Deed, Finding, KeyFilter, KeyHolder, Listing, Mailbox,
+    NewSuppression, Outbox, Reading, Registry, SandboxFilter, Scan, Store, StoreError, StoredContent, StoredNotification, StoredOutgoing,
+    StoredSuppression, Suppressed, SuppressionFilter, Suppressions, Sweep, Swept, Tenant, Window, WriteBatch, WriteResults,
 };
+use tidings_core::suppression::Hit;
 use tidings_core::time::Timestamp;
 use tidings_core::words::{Channel, Class, Mode};
 use tokio::sync::Mutex;
@@ -90,6 +94,14 @@ impl Store for SqliteStore {
 
     fn describe(&self) -> String {
         schema::describe(&self.path)
+    }
+
+    fn access(&self) -> &dyn Access {
+        self
+    }
+
+    fn suppressions(&self) -> &dyn Suppressions {
+        self
     }
 
     async fn migrate(&self) -> Result<(), StoreError> {
@@ -265,5 +277,59 @@ impl Mailbox for SqliteStore {
 
     async fn clear_sandbox(&self, tenant: TenantId, mode: Option<Mode>) -> Result<u64, StoreError> {
         sandbox::clear(self.writer().await?.connection(), tenant, mode).await
+    }
+}
+
+#[async_trait]
+impl Suppressions for SqliteStore {
+    async fn add(&self, items: &[NewSuppression]) -> Result<Vec<Suppressed>, StoreError> {
+        suppressions::add(&mut *self.writer().await?, items).await
+    }
+
+    async fn page(&self, tenant: TenantId, mode: Mode, filter: &SuppressionFilter) -> Result<Vec<StoredSuppression>, StoreError> {
+        suppressions::page(&self.readers, tenant, mode, filter).await
+    }
+
+    async fn of(&self, asked: &Asked) -> Result<Vec<StoredSuppression>, StoreError> {
+        suppressions::of(&self.readers, asked).await
+    }
+
+    async fn hits(&self, asked: &Asked, now: Timestamp) -> Result<Vec<(Vec<u8>, Hit)>, StoreError> {
+        suppressions::hits(&self.readers, asked, now).await
+    }
+
+    async fn remove(&self, tenant: TenantId, mode: Mode, id: Uuid, entry: &Deed) -> Result<bool, StoreError> {
+        suppressions::remove(&mut *self.writer().await?, tenant, mode, id, entry).await
+    }
+}
+
+#[async_trait]
+impl Access for SqliteStore {
+    async fn principal(&self, key_hash: &[u8]) -> Result<Option<(ApiKey, Tenant)>, StoreError> {
+        access::principal(&self.readers, key_hash).await
+    }
+
+    async fn page(&self, filter: &KeyFilter) -> Result<Vec<ApiKey>, StoreError> {
+        access::page(&self.readers, filter).await
+    }
+
+    async fn key(&self, id: Uuid) -> Result<Option<ApiKey>, StoreError> {
+        access::key(&self.readers, id).await
+    }
+
+    async fn issue(&self, key: &ApiKey, after: Option<(Uuid, Timestamp)>, entry: &Deed) -> Result<(), StoreError> {
+        access::issue(&mut *self.writer().await?, key, after, entry).await
+    }
+
+    async fn revoke(&self, id: Uuid, entry: &Deed) -> Result<bool, StoreError> {
+        access::revoke(&mut *self.writer().await?, id, entry).await
+    }
+
+    async fn make_tenant(&self, name: &str, entry: &Deed) -> Result<Option<Tenant>, StoreError> {
+        access::make_tenant(&mut *self.writer().await?, name, entry).await
+    }
+
+    async fn set_active(&self, name: &str, active: bool, entry: &Deed) -> Result<bool, StoreError> {
+        access::set_active(&mut *self.writer().await?, name, active, entry).await
     }
 }

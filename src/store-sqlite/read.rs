@@ -7,7 +7,7 @@ use sqlx::sqlite::{SqliteConnection, SqlitePool};
 use sqlx::{query, query_as, query_scalar};
 use tidings_core::delivery::AttemptRecord;
 use tidings_core::ids::{DeliveryId, LaneId, NotificationId, TenantId};
-use tidings_core::store::{KeyHolder, StoreError, StoredDelivery, StoredNotification, StoredOutgoing, Suppressed};
+use tidings_core::store::{Behind, KeyHolder, StoreError, StoredDelivery, StoredNotification, StoredOutgoing};
 use tidings_core::time::Timestamp;
 use tidings_core::words::Mode;
 use uuid::Uuid;
@@ -101,7 +101,7 @@ pub(crate) async fn deliveries(connection: &mut SqliteConnection, ids: &[Deliver
             coalesce(q.rung, 0) AS "rung!: i64", coalesce(q.expires_at, d.expires_at) AS "expires_at!: i64", q.sender AS "sender?",
             coalesce(q.flags, d.flags) AS "flags!: i64", iif(q.id IS NULL, d.reason, NULL) AS "reason?: String", d.settled_at AS "settled_at?",
             d.address AS "address?", d.ref AS "reference?", d.copies AS "copies?", d.message_id AS "message_id?", d.send_at AS "send_at?", d.updated_at AS "updated_at!",
-            s.id AS "suppression_id?: Uuid", s.reason AS "suppression_reason?", s.scope AS "suppression_scope?",
+            d.suppression_id AS "suppression_id?: Uuid", s.reason AS "suppression_reason?", s.scope AS "suppression_scope?",
             s.created_at AS "suppressed_at?"
            FROM json_each(?1) x CROSS JOIN deliveries d ON d.id = unhex(x.value) LEFT JOIN queue q ON q.id = d.id
             LEFT JOIN suppressions s ON s.id = d.suppression_id
@@ -145,12 +145,12 @@ pub(crate) async fn deliveries(connection: &mut SqliteConnection, ids: &[Deliver
             settled_at: row.settled_at,
         };
         let id = DeliveryId::from_uuid(row.id);
-        let suppression = match (row.suppression_id, row.suppression_reason, row.suppression_scope, row.suppressed_at) {
-            (Some(id), Some(reason), Some(scope), Some(at)) => {
-                Some(Suppressed { id, reason, scope, created_at: Timestamp::from_micros(at) })
-            }
-            _ => None,
-        };
+        let suppression = row.suppression_id.map(|id| Behind {
+            id,
+            reason: row.suppression_reason,
+            scope: row.suppression_scope,
+            created_at: row.suppressed_at.map(Timestamp::from_micros),
+        });
         let attempts = attempts.remove(&id).unwrap_or_else(|| Ok(Vec::new()));
         let stored = delivery.into_delivery().and_then(|delivery| {
             Ok(StoredDelivery {

@@ -75,19 +75,19 @@ pub(crate) async fn add_key(connection: &mut SqliteConnection, key: &ApiKey) -> 
     .map_err(commit_error)
 }
 
-struct KeyRow {
-    id: Uuid,
-    tenant_id: i64,
-    name: String,
-    key_hash: Vec<u8>,
-    kind: String,
-    scopes: String,
-    expires_at: Option<i64>,
-    revoked_at: Option<i64>,
+pub(crate) struct KeyRow {
+    pub(crate) id: Uuid,
+    pub(crate) tenant_id: i64,
+    pub(crate) name: String,
+    pub(crate) key_hash: Vec<u8>,
+    pub(crate) kind: String,
+    pub(crate) scopes: String,
+    pub(crate) expires_at: Option<i64>,
+    pub(crate) revoked_at: Option<i64>,
 }
 
 impl KeyRow {
-    fn into_key(self) -> Result<ApiKey, StoreError> {
+    pub(crate) fn into_key(self) -> Result<ApiKey, StoreError> {
         Ok(ApiKey {
             id: self.id,
             tenant: TenantId(number(self.tenant_id)?),

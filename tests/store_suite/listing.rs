@@ -179,7 +179,8 @@ pub async fn a_suppressed_delivery_names_the_entry(world: &World) {
     world.sql("UPDATE deliveries SET suppression_id = (SELECT id FROM suppressions)").await;
 
     let suppression = world.stored(id).await.suppression.expect("the entry is there");
-    assert_eq!((suppression.reason.as_str(), suppression.scope.as_str(), suppression.created_at), ("hard_bounce", "all", at(0)));
+    let told = (suppression.reason.as_deref(), suppression.scope.as_deref(), suppression.created_at);
+    assert_eq!(told, (Some("hard_bounce"), Some("all"), Some(at(0))));
     world.sql("DELETE FROM suppressions").await;
     assert_eq!(world.stored(id).await.suppression, None);
 }

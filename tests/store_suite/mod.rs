@@ -9,6 +9,7 @@
 mod world;
 
 pub mod accepting;
+pub mod access;
 pub mod acting;
 pub mod auditing;
 pub mod claiming;
@@ -20,6 +21,7 @@ pub mod reading;
 pub mod registry;
 pub mod routing;
 pub mod sandboxing;
+pub mod suppressing;
 pub mod sweeping;
 
 use std::sync::Arc;
@@ -169,6 +171,18 @@ macro_rules! store_suite {
             sandboxing::a_sandbox_belongs_to_its_tenant_and_mode,
             sandboxing::the_sandbox_keeps_the_newest_of_each_tenant_and_mode,
             sandboxing::the_same_message_again_is_nothing,
+            suppressing::a_suppression_is_there_once_for_each_reason_and_scope,
+            suppressing::suppressions_of_one_address_at_once_are_one_row,
+            suppressing::suppressions_are_listed_newest_first_by_filter,
+            suppressing::a_suppression_is_found_by_each_live_digest,
+            suppressing::a_removal_takes_one_reason_and_is_written_down,
+            suppressing::a_hard_refusal_suppresses_its_address_at_once,
+            suppressing::refusals_of_one_mailbox_are_one_row,
+            suppressing::a_refusal_that_is_not_about_the_mailbox_suppresses_nobody,
+            suppressing::a_sender_scope_stops_its_author_alone,
+            access::a_key_is_found_with_its_tenant,
+            access::keys_end_when_they_are_followed_or_revoked,
+            access::a_tenant_is_disabled_and_enabled_by_name,
             random::no_walk_breaks_a_relation_between_tables,
         }
     };

@@ -4,17 +4,21 @@
 //! the transaction (`judge`, `transition`) and write what those say, guarded by version; SQL decides nothing and reads
 //! no clock. Both stores have the same files and the same order of methods.
 
+mod access;
 mod acts;
 mod listing;
 mod mailbox;
 mod outbox;
 mod reading;
 mod registry;
+mod suppressions;
+mod trail;
 
 use std::time::Duration;
 
 use async_trait::async_trait;
 
+pub use access::{Access, KeyFilter};
 pub use acts::{Acted, Acts, DeadLetter, DeadLetterFilter, MOST_ACTS};
 pub use listing::{Listing, MOST_DELIVERIES, Scan, StoredContent, Window};
 pub use mailbox::{Mailbox, SandboxFilter};
@@ -22,8 +26,10 @@ pub use outbox::{
     Accepted, Claimed, Grouped, KeyHolder, LaneSeen, NewDelivery, NewNotification, Outbox, StoredOutgoing, Sweep, Swept, WriteBatch,
     WriteResults, group_by_key,
 };
-pub use reading::{Finding, Reading, StoredDelivery, StoredNotification, Suppressed, Violation};
+pub use reading::{Behind, Finding, Reading, StoredDelivery, StoredNotification, Violation};
 pub use registry::{ApiKey, Registry, Tenant};
+pub use suppressions::{Asked, NewSuppression, StoredSuppression, Suppressed, SuppressionFilter, Suppressions};
+pub use trail::Deed;
 
 use crate::ids::InstanceId;
 use crate::time::Timestamp;
@@ -75,6 +81,12 @@ pub trait Store: Registry + Outbox + Reading + Mailbox {
 
     /// What the people who run it call it: `SQLite in ./data` or `PostgreSQL at host/name`, without credentials.
     fn describe(&self) -> String;
+
+    /// Keys and tenants as people change them.
+    fn access(&self) -> &dyn Access;
+
+    /// Addresses that are not written to.
+    fn suppressions(&self) -> &dyn Suppressions;
 
     /// Brings the schema up to this binary's, under one lock.
     ///

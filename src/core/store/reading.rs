@@ -51,25 +51,25 @@ pub struct StoredDelivery {
     pub message_id: Option<String>,
     /// When it was to be sent, where that is its own: it was moved.
     pub send_at: Option<Timestamp>,
-    /// The suppression that ended it, as long as there is one.
-    pub suppression: Option<Suppressed>,
+    /// The suppression that ended it, or that its refusal led to.
+    pub suppression: Option<Behind>,
     /// When the record was written last.
     pub updated_at: Timestamp,
     /// Finished attempts in order; a running one is in the delivery's own columns.
     pub attempts: Vec<AttemptRecord>,
 }
 
-/// The entry of the list of those not to be written to that ended a delivery.
+/// The suppression behind a delivery: what stopped it, or what its refusal led to. Once it is removed, its id alone.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Suppressed {
+pub struct Behind {
     /// Its identity.
     pub id: Uuid,
-    /// Why the address is on the list.
-    pub reason: String,
-    /// What it covers.
-    pub scope: String,
+    /// Why the address is suppressed.
+    pub reason: Option<String>,
+    /// How far it reaches.
+    pub scope: Option<String>,
     /// Since when.
-    pub created_at: Timestamp,
+    pub created_at: Option<Timestamp>,
 }
 
 words! {

@@ -13,11 +13,12 @@ use actix_web::http::header;
 use aws_lc_rs::digest::{SHA256, digest};
 use moka::sync::Cache;
 use tidings_core::ids::TenantId;
-use tidings_core::store::{ApiKey, StoreError};
+use tidings_core::store::{ApiKey, StoreError, Tenant};
 use tidings_core::time::Timestamp;
 use tidings_core::words::Mode;
 
 use super::Api;
+use super::keys::KeyId;
 use super::limits;
 use super::problem::{Code, Problem};
 
@@ -103,25 +104,24 @@ pub struct Caller {
     pub tenant: TenantId,
     /// The only mode that exists for this key.
     pub mode: Mode,
-    key: Arc<ApiKey>,
-    /// Its tenant's name, where the configuration says something about tenants.
-    tenant_name: Option<Arc<str>>,
+    principal: Arc<Principal>,
+}
+
+/// A key that was found, and whose it is.
+pub(super) struct Principal {
+    key: ApiKey,
+    tenant: Tenant,
 }
 
 impl Caller {
     /// The key as the audit log names it.
     pub fn actor(&self) -> String {
-        format!("key_{} ({})", self.key.id.simple(), self.key.name)
-    }
-
-    /// The tenant's name, where the configuration says something about tenants.
-    pub fn tenant_name(&self) -> Option<&str> {
-        self.tenant_name.as_deref()
+        format!("key_{} ({})", self.principal.key.id.simple(), self.principal.key.name)
     }
 
     /// Whether the key has this scope.
     pub fn has(&self, scope: Scope) -> bool {
-        self.key.scopes.iter().any(|own| own == scope.as_str())
+        self.principal.key.scopes.iter().any(|own| own == scope.as_str())
     }
 
     /// Refuses keys without this scope.
@@ -133,6 +133,26 @@ impl Caller {
             return Ok(());
         }
         Err(Problem::new(Code::ScopeMissing, format!("the API key lacks the scope {}", scope.as_str())))
+    }
+
+    /// The key by its id, for logs.
+    pub(super) fn key_id(&self) -> KeyId {
+        KeyId(self.principal.key.id)
+    }
+
+    /// `live`, `test` or `team`.
+    pub fn kind(&self) -> &str {
+        &self.principal.key.kind
+    }
+
+    /// What its tenant is called.
+    pub fn tenant_name(&self) -> &str {
+        &self.principal.tenant.name
+    }
+
+    /// Whether it may write to the guest list of its tenant alone.
+    pub fn is_for_guests(&self) -> bool {
+        self.kind() == "team"
     }
 
     #[cfg(test)]
@@ -147,22 +167,16 @@ impl Caller {
             expires_at: None,
             revoked_at: None,
         };
-        Self { tenant: key.tenant, mode, key: Arc::new(key), tenant_name: None }
+        let tenant = Tenant { id: key.tenant, name: "default".to_owned(), active: true };
+        Self { tenant: key.tenant, mode, principal: Arc::new(Principal { key, tenant }) }
     }
 }
 
 type KeyHash = [u8; 32];
 
-/// What is known of a key.
-#[derive(Clone)]
-struct Known {
-    key: Arc<ApiKey>,
-    tenant_name: Option<Arc<str>>,
-}
-
 /// The keys that were presented lately, unknown ones too.
 pub(super) struct Keys {
-    cache: Cache<KeyHash, Option<Known>>,
+    cache: Cache<KeyHash, Option<Arc<Principal>>>,
     /// Those that the store knew lately.
     good: Cache<KeyHash, ()>,
 }
@@ -180,20 +194,21 @@ impl Keys {
     }
 
     /// What the store says about this hash. A store that does not answer lets nobody in (S-088).
-    async fn look_up(&self, api: &Api, hash: KeyHash) -> Result<Option<Known>, Problem> {
-        let asks_for_names = !api.app.settings.tenants.is_empty();
-        let found = api.read(move |store| async move {
-            let Some(key) = store.key_by_hash(&hash).await? else { return Ok(None) };
-            let tenants = if asks_for_names { store.tenants().await? } else { Vec::new() };
-            let tenant = tenants.into_iter().find(|tenant| tenant.id == key.tenant);
-            Ok(Some(Known { key: Arc::new(key), tenant_name: tenant.map(|tenant| tenant.name.into()) }))
-        });
-        let found = found.await?;
+    async fn look_up(&self, api: &Api, hash: KeyHash) -> Result<Option<Arc<Principal>>, Problem> {
+        let found = api.read(move |store| async move { store.access().principal(&hash).await }).await?;
+        let found = found.map(|(key, tenant)| Arc::new(Principal { key, tenant }));
         if found.is_some() {
             self.good.insert(hash, ());
         }
         self.cache.insert(hash, found.clone());
         Ok(found)
+    }
+
+    /// Asks the store again, the next time that this key comes.
+    pub(super) fn forget(&self, hash: &[u8]) {
+        if let Ok(hash) = KeyHash::try_from(hash) {
+            self.cache.invalidate(&hash);
+        }
     }
 }
 
@@ -241,28 +256,35 @@ async fn opened(api: &Api, from: Option<IpAddr>, presented: &str) -> Result<Call
         None if is_well_formed(presented) => Box::pin(api.keys.look_up(api, hash)).await?,
         None => return Err(Problem::unauthorized("the API key is malformed: it is mistyped, cut off or not a key")),
     };
-    let Some(Known { key, tenant_name }) = key else {
+    let Some(principal) = key else {
         return Err(Problem::unauthorized("the API key is unknown"));
     };
-    let caller = judge(key, api.app.routing.sandbox_only, api.app.now())?;
-    Ok(Caller { tenant_name, ..caller })
+    judge(principal, api.app.routing.sandbox_only, api.app.now())
 }
 
-fn judge(key: Arc<ApiKey>, sandbox_only: bool, now: Timestamp) -> Result<Caller, Problem> {
+/// Whether a key opens anything at this instant.
+pub(super) fn is_in_force(key: &ApiKey, now: Timestamp) -> bool {
+    key.revoked_at.is_none_or(|at| at > now) && key.expires_at.is_none_or(|at| at > now)
+}
+
+fn judge(principal: Arc<Principal>, sandbox_only: bool, now: Timestamp) -> Result<Caller, Problem> {
+    let key = &principal.key;
     if key.revoked_at.is_some_and(|at| at <= now) {
         return Err(Problem::unauthorized("the API key is revoked"));
     }
     if key.expires_at.is_some_and(|at| at <= now) {
         return Err(Problem::unauthorized("the API key is expired"));
     }
+    if !principal.tenant.active {
+        return Err(Problem::unauthorized("the tenant of this API key is disabled"));
+    }
     let mode = match key.kind.as_str() {
-        "live" if sandbox_only => Mode::Test,
-        "live" => Mode::Live,
+        "live" | "team" if sandbox_only => Mode::Test,
+        "live" | "team" => Mode::Live,
         "test" => Mode::Test,
-        "team" => return Err(Problem::unauthorized("team keys are not available in this version of Tidings")),
         _ => return Err(Problem::internal(&StoreError::Unreadable("an API key of an unknown kind".to_owned()))),
     };
-    Ok(Caller { tenant: key.tenant, mode, key, tenant_name: None })
+    Ok(Caller { tenant: key.tenant, mode, principal })
 }
 
 #[cfg(test)]
@@ -296,16 +318,26 @@ mod tests {
 
     fn key(kind: &str) -> ApiKey {
         let caller = Caller::for_tests(Mode::Live, &["send"]);
-        ApiKey { kind: kind.to_owned(), ..(*caller.key).clone() }
+        ApiKey { kind: kind.to_owned(), ..caller.principal.key.clone() }
+    }
+
+    fn of(key: ApiKey, active: bool) -> Arc<Principal> {
+        Arc::new(Principal { tenant: Tenant { id: key.tenant, name: "default".to_owned(), active }, key })
     }
 
     #[test]
     fn the_mode_follows_the_key_unless_everything_is_sandbox() {
-        let mode = |kind, sandbox_only| judge(Arc::new(key(kind)), sandbox_only, Timestamp::from_millis(10)).unwrap().mode;
+        let mode = |kind, sandbox_only| judge(of(key(kind), true), sandbox_only, Timestamp::from_millis(10)).unwrap().mode;
         assert_eq!(mode("live", false), Mode::Live);
         assert_eq!(mode("live", true), Mode::Test);
         assert_eq!(mode("test", false), Mode::Test);
-        assert!(judge(Arc::new(key("team")), false, Timestamp::from_millis(10)).is_err());
+        assert_eq!((mode("team", false), mode("team", true)), (Mode::Live, Mode::Test));
+    }
+
+    #[test]
+    fn keys_of_a_disabled_tenant_open_nothing() {
+        let judged = |active| judge(of(key("live"), active), false, Timestamp::from_millis(10));
+        assert!(judged(true).is_ok() && judged(false).is_err());
     }
 
     #[test]
@@ -313,8 +345,9 @@ mod tests {
         let at = |millis| Some(Timestamp::from_millis(millis));
         for (expires_at, revoked_at, is_valid) in [(at(11), None, true), (at(10), None, false), (None, at(10), false), (None, at(11), true)]
         {
-            let key = Arc::new(ApiKey { expires_at, revoked_at, ..key("live") });
-            assert_eq!(judge(key, false, Timestamp::from_millis(10)).is_ok(), is_valid);
+            let key = ApiKey { expires_at, revoked_at, ..key("live") };
+            assert_eq!(is_in_force(&key, Timestamp::from_millis(10)), is_valid);
+            assert_eq!(judge(of(key, true), false, Timestamp::from_millis(10)).is_ok(), is_valid);
         }
     }
 }

@@ -25,10 +25,8 @@ pub(super) struct Part {
     /// How many items at most, from 1 to 200.
     pub(super) limit: usize,
     /// Created at this instant or later.
-    #[allow(dead_code, reason = "lists that others are about to add have it")]
     pub(super) since: Option<Timestamp>,
     /// Created before this instant.
-    #[allow(dead_code, reason = "as since")]
     pub(super) until: Option<Timestamp>,
 }
 

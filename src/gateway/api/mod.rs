@@ -28,6 +28,7 @@ mod frame;
 mod health;
 mod hold;
 mod html;
+pub(crate) mod keys;
 mod limits;
 mod list;
 mod listing;
@@ -41,6 +42,7 @@ mod read;
 mod reference;
 mod reuse;
 mod sandbox;
+mod suppressions;
 #[cfg(test)]
 mod tests;
 pub mod view;
@@ -165,6 +167,12 @@ pub fn routes(config: &mut web::ServiceConfig) {
         .service(web::resource("/v1/dead-letters").route(web::get().to(dead_letters::list)))
         .service(web::resource("/v1/dead-letters/replay").route(web::post().to(dead_letters::replay)))
         .service(web::resource("/v1/dead-letters/discard").route(web::post().to(dead_letters::discard)))
+        .service(web::resource("/v1/keys").route(web::get().to(keys::list)).route(web::post().to(keys::create)))
+        .service(web::resource("/v1/keys/{id}/rotate").route(web::post().to(keys::rotate)))
+        .service(web::resource("/v1/keys/{id}/revoke").route(web::post().to(keys::revoke)))
+        .service(web::resource("/v1/suppressions").route(web::get().to(suppressions::list)).route(web::post().to(suppressions::add)))
+        .service(web::resource("/v1/suppressions/lookup").route(web::post().to(suppressions::lookup)))
+        .service(web::resource("/v1/suppressions/{id}").route(web::delete().to(suppressions::remove)))
         .service(web::resource("/v1/sandbox/messages").route(web::get().to(sandbox::list)).route(web::delete().to(sandbox::clear)))
         .service(web::resource("/v1/sandbox/messages/{id}").route(web::get().to(sandbox::one)))
         .service(web::resource("/v1/sandbox/messages/{id}/attachments/{number}").route(web::get().to(sandbox::attachment)))

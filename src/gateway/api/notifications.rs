@@ -14,6 +14,7 @@ use tidings_core::pointer::Pointer;
 use tidings_core::policy::OnKeyReuse;
 use tidings_core::request::{self, Refused, Request};
 use tidings_core::secrets::FINGERPRINT_VERSION;
+use tidings_core::state::State;
 use tidings_core::store::{Accepted, KeyHolder, StoreError, StoredDelivery, StoredNotification};
 use tidings_core::time::Timestamp;
 
@@ -21,7 +22,7 @@ use super::auth::{self, Caller, Scope};
 use super::frame::RequestId;
 use super::problem::{Code, Existing, Problem};
 use super::query::Query;
-use super::read::Reader;
+use super::read::{Reader, SuppressionView};
 use super::view;
 use super::{Api, BUDGET, body, json, limits, reuse};
 use crate::intake::{self, Call, Intake, Refusal};
@@ -335,6 +336,7 @@ pub(super) fn reader<'a>(api: &'a Api, caller: &Caller, former_accounts: &'a Has
         routing: &api.app.routing,
         slots: &api.app.slots,
         former_accounts,
+        settings: &api.app.settings,
         sees_addresses: caller.has(Scope::Pii),
         now: api.app.now(),
     }

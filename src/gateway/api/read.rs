@@ -11,12 +11,14 @@ use tidings_core::secrets::{CannotOpen, Keyring};
 use tidings_core::senders::may_send_as;
 use tidings_core::state::{Certainty, State};
 use tidings_core::status::{Circumstances, held_by, summary, wait_reason};
-use tidings_core::store::{StoredDelivery, StoredNotification, Suppressed};
+use tidings_core::store::{Behind, StoredDelivery, StoredNotification};
 use tidings_core::time::Timestamp;
 use tidings_core::words::{AttemptOutcome, Channel, Class, Mode, Reason, WaitReason};
 use uuid::Uuid;
 
+use super::suppressions::{SuppressionId, shown_scope};
 use super::view::{Instant, NotificationView, Opened, Pairs, StatusUrl, metadata, status, to_json};
+use crate::config::Settings;
 use crate::routing::{Account, Routing};
 use crate::sealed;
 use crate::slots::Slots;
@@ -29,6 +31,8 @@ pub(super) struct Reader<'a> {
     pub(super) routing: &'a Routing,
     /// Names of accounts that are no longer configured.
     pub(super) former_accounts: &'a HashMap<AccountId, String>,
+    /// The names of senders.
+    pub(super) settings: &'a Settings,
     /// Whether the reader may see addresses.
     pub(super) sees_addresses: bool,
     /// What hinders each account of this process now.
@@ -123,7 +127,11 @@ impl Reader<'_> {
             certainty: delivery.certainty(),
             reason: delivery.reason,
             wait_reason: waits_for,
-            suppression: stored.suppression.as_ref().map(SuppressionView::of),
+            suppression: stored
+                .suppression
+                .as_ref()
+                .filter(|_| !delivery.state.is_open())
+                .map(|behind| SuppressionView::of(self.settings, behind)),
             summary: summary(delivery, &Circumstances { waits_for, account, next_account }),
             available_at: delivery.available_at.filter(|_| delivery.state.is_waiting() && !delivery.blocked).map(Instant),
             expires_at: Instant(delivery.expires_at),
@@ -210,7 +218,9 @@ impl Reader<'_> {
             state: "refused",
             code: Some(copy.code.clone()),
         });
-        Ok(accepted.chain(refused).collect())
+        let suppressed =
+            copies.suppressed.iter().map(|address| CopyView { to: self.copy_address(address), state: "suppressed", code: None });
+        Ok(accepted.chain(refused).chain(suppressed).collect())
     }
 
     fn copy_address(&self, address: &str) -> String {
@@ -283,28 +293,23 @@ struct TimelineView<'a> {
     receipts: [(); 0],
 }
 
-/// The entry that an address is suppressed by.
+/// Why a delivery was stopped, or what its refusal led to. Once the suppression is removed, its id alone.
 #[derive(Serialize)]
 struct SuppressionView<'a> {
     id: SuppressionId,
-    reason: &'a str,
-    scope: &'a str,
-    created_at: Instant,
+    reason: Option<&'a str>,
+    scope: Option<String>,
+    created_at: Option<Instant>,
 }
 
 impl<'a> SuppressionView<'a> {
-    fn of(suppressed: &'a Suppressed) -> Self {
-        let Suppressed { id, reason, scope, created_at } = suppressed;
-        Self { id: SuppressionId(*id), reason, scope, created_at: Instant(*created_at) }
-    }
-}
-
-/// `sup_` and 32 hexadecimal digits.
-struct SuppressionId(Uuid);
-
-impl Serialize for SuppressionId {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(&format_args!("sup_{}", self.0.simple()))
+    fn of(settings: &Settings, behind: &'a Behind) -> Self {
+        Self {
+            id: SuppressionId(behind.id),
+            reason: behind.reason.as_deref(),
+            scope: behind.scope.as_deref().map(|scope| shown_scope(settings, scope)),
+            created_at: behind.created_at.map(Instant),
+        }
     }
 }
 

@@ -11,12 +11,14 @@ mod contract;
 mod failures;
 mod intake;
 mod keys;
-mod listing;
 mod limits;
+mod listing;
+mod matrix;
 mod reuse;
 mod rig;
 mod sandbox;
 mod server;
+mod suppressions;
 
 const HELLO: &str = r#"{"to": {"email": "Ada@Example.com", "name": "Ada", "ref": "user_42"},
     "email": {"subject": "Hello", "text": "It works."}, "tags": ["a", "b"], "metadata": {"z": "1", "order": "10432"}}"#;

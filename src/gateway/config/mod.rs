@@ -16,7 +16,7 @@ mod secret_ref;
 mod server;
 mod settings;
 mod table;
-mod tenants;
+pub mod tenants;
 #[cfg(test)]
 mod tests;
 mod value;
@@ -26,6 +26,7 @@ pub use check::{Finding, Severity, check};
 pub use routes::{ChannelRoutes, Routes};
 pub use server::{Migrate, Server, Store};
 pub use settings::{Bootstrap, Limits, Log, LogFormat, LogLevel, Sandbox, Secrets, Settings, Undeclared};
+pub use tenants::Tenant;
 
 /// Where settings come from. Values of variables may be secrets, so this never shows itself.
 pub struct Sources {

@@ -17,7 +17,7 @@ use super::routes::{self, Routes};
 use super::rules;
 use super::server::{Server, Store};
 use super::table::Table;
-use super::tenants::{self, TenantSettings};
+use super::tenants::{self, Tenant};
 use super::value::Setting;
 
 /// Larger bodies could not be stored.
@@ -40,8 +40,8 @@ pub struct Settings {
     pub accounts: Vec<Account>,
     /// Authors by name.
     pub senders: BTreeMap<String, Mailbox>,
-    /// What is said about single tenants, by name.
-    pub tenants: BTreeMap<String, TenantSettings>,
+    /// What is said about tenants, by name.
+    pub tenants: BTreeMap<String, Tenant>,
     /// Which accounts carry what, where it is said.
     pub routes: Routes,
     pub(super) rules: Rules,

@@ -11,6 +11,7 @@ use tidings_core::pointer::Pointer;
 use tidings_core::request::{Author, Recipient};
 use tidings_core::words::{Channel, Class, Mode};
 
+use crate::api::auth::Caller;
 use crate::app::App;
 use crate::routing::{Account, MAIN_ROUTE, Route, SANDBOX_DOMAIN, SANDBOX_ROUTE};
 
@@ -55,10 +56,10 @@ pub(super) fn places<'a>(app: &'a App, mode: Mode, class: Class, recipients: &[R
 }
 
 /// The author: the request's own word, else the category's, else that of the first account that has one, those that
-/// send before the sandbox, else the tenant's.
+/// send before the tenant, and the sandbox last.
 pub(super) fn author(
     app: &App,
-    tenant: Option<&str>,
+    caller: &Caller,
     category: &str,
     named: Option<&Author>,
     places: &[Place<'_>],
@@ -86,10 +87,10 @@ pub(super) fn author(
             let mut places = places.iter().filter(move |place| (place.route.name == SANDBOX_ROUTE) == is_sandbox);
             places.find_map(|place| place.accounts_on().find_map(|account| account.from.clone()))
         };
-        of_route(false).or_else(|| of_route(true))
+        let of_tenant = || app.settings.author_of_tenant(caller.tenant_name());
+        of_route(false).or_else(of_tenant).or_else(|| of_route(true))
     };
-    let of_tenant = || app.settings.author_of_tenant(tenant?);
-    let found = app.settings.author_of(category).or_else(of_accounts).or_else(of_tenant);
+    let found = app.settings.author_of(category).or_else(of_accounts);
     if found.is_none() && faults.is_empty() {
         let detail = "an author is missing: give one here, or configure categories.NAME.from, accounts.NAME.from or tenants.NAME.from";
         faults.add(&at, FaultCode::InvalidContent, detail);

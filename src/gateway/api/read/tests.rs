@@ -112,7 +112,7 @@ fn second_try() -> StoredNotification {
     let stored = StoredDelivery {
         address: Some(sealed::seal_address(&keyring(), delivery.id, &address)),
         reference: Some(sealed::seal_reference(&keyring(), delivery.id, "user_42")),
-        copies: sealed::seal_copies(&keyring(), delivery.id, &copies),
+        copies: Some(sealed::seal_copies(&keyring(), delivery.id, &sealed::Copies::default().after(&copies))),
         send_at: None,
         message_id: Some(format!("{}@example.com", delivery.id)),
         suppression: None,
@@ -141,6 +141,7 @@ fn read(stored: &StoredNotification, routing: &Routing, sees_addresses: bool) ->
         keyring: &keyring(),
         routing,
         former_accounts: &former_accounts,
+        settings: &Settings::default(),
         sees_addresses,
         slots: &Slots::new(&routing.accounts),
         now: NOW,
@@ -179,9 +180,16 @@ fn an_address_that_was_erased_is_null_and_a_foreign_one_opens_nothing() {
     stored.deliveries[0].address = None;
     assert_eq!(read(&stored, &routing(true), true)["deliveries"][0]["to"], serde_json::Value::Null);
     stored.deliveries[0].address = stored.deliveries[0].reference.clone();
-    let (routing, former_accounts) = (routing(true), HashMap::new());
+    let (routing, former_accounts, settings) = (routing(true), HashMap::new(), Settings::default());
     let slots = Slots::new(&routing.accounts);
-    let reader =
-        Reader { keyring: &keyring(), routing: &routing, former_accounts: &former_accounts, sees_addresses: true, slots: &slots, now: NOW };
+    let reader = Reader {
+        keyring: &keyring(),
+        routing: &routing,
+        former_accounts: &former_accounts,
+        settings: &settings,
+        sees_addresses: true,
+        slots: &slots,
+        now: NOW,
+    };
     assert_eq!(reader.render(&stored), Err(CannotOpen));
 }

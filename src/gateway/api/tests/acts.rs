@@ -1,5 +1,6 @@
 //! Stories of acts: cancel, another time, resolve, resend, dead letters, as a caller sees them.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use actix_web::test::TestRequest;
@@ -46,7 +47,7 @@ impl Worker<'_> {
             lease_until: now.plus(LEASE),
             lanes: routes.iter().map(lane).collect(),
             accounts: vec![capacity],
-            sends_as: std::sync::Arc::default(),
+            sends_as: Arc::default(),
         };
         app.writer.claim(plan).await.unwrap().dispatched
     }

@@ -67,6 +67,12 @@ impl Store for Broken {
     fn describe(&self) -> String {
         self.inner.describe()
     }
+    fn access(&self) -> &dyn Access {
+        self.inner.access()
+    }
+    fn suppressions(&self) -> &dyn Suppressions {
+        self.inner.suppressions()
+    }
     async fn migrate(&self) -> Result<(), StoreError> {
         self.inner.migrate().await
     }

@@ -20,7 +20,7 @@ async fn what_is_not_served_says_so_in_a_problem_document() {
         (with(TestRequest::get().uri("/v1/notifications/by-key")), 422, "invalid_field"),
         (with(TestRequest::get().uri("/v1/notifications/by-key?idempotency_kye=x")), 400, "unknown_field"),
         (with(TestRequest::get().uri("/v1/notifications/x?wait=1")), 400, "unknown_field"),
-        (with(TestRequest::get().uri("/v1/sandbox/messages?waiting=10s")), 400, "unknown_field"),
+        (with(TestRequest::get().uri("/v1/sandbox/messages?wiat=10s")), 400, "unknown_field"),
         (with(TestRequest::get().uri("/v1/sandbox/messages?limit=0")), 422, "invalid_field"),
         (with(TestRequest::get().uri("/v1/sandbox/messages?after=x")), 400, "bad_cursor"),
         (post(&rig.key, "k").set_payload("{"), 400, "invalid_json"),

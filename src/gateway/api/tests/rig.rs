@@ -148,7 +148,7 @@ impl Rig {
             wake,
             readiness: Readiness::default(),
         });
-        let key = add_key(store.as_ref(), "live", &["send", "send:critical", "read", "pii", "ops", "admin"]).await;
+        let key = add_key(store.as_ref(), "default", "live", &["send", "send:critical", "read", "pii", "ops", "admin"]).await;
         Self { store, app, key, api: None, directory }
     }
 
@@ -159,7 +159,12 @@ impl Rig {
 
     /// Another key.
     pub(super) async fn key(&self, kind: &str, scopes: &[&str]) -> String {
-        add_key(self.store.as_ref(), kind, scopes).await
+        add_key(self.store.as_ref(), "default", kind, scopes).await
+    }
+
+    /// A key of another tenant.
+    pub(super) async fn key_of(&self, tenant: &str, kind: &str, scopes: &[&str]) -> String {
+        add_key(self.store.as_ref(), tenant, kind, scopes).await
     }
 
     /// Answers a request; nothing is added to it.
@@ -203,8 +208,8 @@ pub(super) fn post(key: &str, idempotency_key: &str) -> TestRequest {
         .insert_header(("content-type", "application/json"))
 }
 
-async fn add_key(store: &dyn Store, kind: &str, scopes: &[&str]) -> String {
-    let tenant = store.ensure_tenant("default").await.unwrap().id;
+async fn add_key(store: &dyn Store, tenant: &str, kind: &str, scopes: &[&str]) -> String {
+    let tenant = store.ensure_tenant(tenant).await.unwrap().id;
     let key = auth::new_key(kind, rand::random());
     let row = ApiKey {
         id: uuid::Builder::from_random_bytes(rand::random()).into_uuid(),

@@ -17,7 +17,12 @@ const START: i64 = 1_800_000_000_000;
 
 /// Puts a message into the sandbox of the default tenant, as the adapter does, and returns its id.
 async fn keep(rig: &Rig, number: u8, to: &str, subject: &str, html: &str) -> String {
-    let tenant = rig.store.ensure_tenant("default").await.unwrap().id;
+    keep_for(rig, ("default", Mode::Test), number, to, subject, html).await
+}
+
+/// The same for any tenant and mode.
+pub(super) async fn keep_for(rig: &Rig, (tenant, mode): (&str, Mode), number: u8, to: &str, subject: &str, html: &str) -> String {
+    let tenant = rig.store.ensure_tenant(tenant).await.unwrap().id;
     let received_at = Timestamp::from_millis(START + i64::from(number));
     let id = uuid::Builder::from_unix_timestamp_millis(received_at.as_millis(), &[number; 10]).into_uuid();
     let notification = NotificationId::new(received_at, [number; 10]);
@@ -28,7 +33,7 @@ async fn keep(rig: &Rig, number: u8, to: &str, subject: &str, html: &str) -> Str
     let message = SandboxMessage {
         id,
         tenant,
-        mode: Mode::Test,
+        mode,
         received_at,
         channel: Channel::Email,
         notification,

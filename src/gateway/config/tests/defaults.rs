@@ -43,6 +43,7 @@ fn the_built_in_file_names_every_setting() {
         "accounts.relay",
         "accounts.relay.timeouts",
         "senders.shop",
+        "tenants.acme",
         "routes",
         "routes.email",
         "tenants.acme",
