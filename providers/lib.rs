@@ -7,6 +7,7 @@ use serde_json::Value;
 use tidings_core::adapter::{Adapter, SandboxMailbox};
 use tidings_core::time::Clock;
 
+pub mod dkim;
 pub mod envelope;
 pub mod mime;
 pub mod sandbox;
@@ -22,6 +23,8 @@ pub struct Context {
     pub concurrency: usize,
     /// What to say in EHLO where the account has no `helo_name`: the public URL's host, if it has a dot.
     pub default_helo: Option<String>,
+    /// What signs the mail of which domain.
+    pub dkim: Arc<dkim::Keys>,
     /// Where the sandbox keeps messages.
     pub sandbox: Option<Arc<dyn SandboxMailbox>>,
 }

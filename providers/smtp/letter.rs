@@ -7,10 +7,14 @@ use tidings_core::outcome::{Outcome, Refusal, RefusedCopy, Report};
 use tidings_core::words::Reason;
 
 use super::settings::Settings;
+use crate::dkim::Keys;
 use crate::{envelope, mime};
 
 /// Said of an address that the relay has no way to be told (RFC 6531 section 3.5).
 const NO_UTF8: &str = "553 5.6.7";
+/// Fields that Amazon SES writes anew: to sign them would break every signature.
+const REPLACED_BY_SES: &[&str] = &["date", "message-id"];
+const SES_HOSTS: &str = ".amazonaws.com";
 
 /// Envelope and message.
 pub(super) struct Letter {
@@ -26,7 +30,7 @@ pub(super) struct Letter {
 
 impl Letter {
     /// The letter, or the report where there is none to send.
-    pub(super) fn of(outgoing: &Outgoing, settings: &Settings, smtputf8: bool) -> Result<Self, Report> {
+    pub(super) fn of(outgoing: &Outgoing, settings: &Settings, dkim: &Keys, smtputf8: bool) -> Result<Self, Report> {
         let Content::Email(email) = &*outgoing.content;
         if !smtputf8 {
             refuse_utf8(outgoing)?;
@@ -42,7 +46,9 @@ impl Letter {
             fewer.left_out.extend(refused.iter().map(|copy| copy.address.clone()));
             mime::message(&fewer)
         };
-        let message = message.map_err(|err| Report::new(Outcome::BuildFailed).with_detail(err.to_string()))?;
+        let mut message = message.map_err(|err| Report::new(Outcome::BuildFailed).with_detail(err.to_string()))?;
+        let replaced = if settings.host.to_ascii_lowercase().ends_with(SES_HOSTS) { REPLACED_BY_SES } else { &[] };
+        dkim.sign(email.from.email.domain(), &mut message, outgoing.date, replaced);
         let sender = match &settings.return_path {
             Some(base) => envelope::return_path(base, &outgoing.handle),
             None => email.from.email.as_str().to_owned(),

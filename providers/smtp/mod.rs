@@ -11,6 +11,7 @@ use tidings_core::crash::fail_point;
 use tidings_core::outcome::{Outcome, Report};
 use tidings_core::words::Channel;
 
+use crate::dkim::Keys;
 use crate::{AccountError, Context, mime};
 use letter::Letter;
 use opening::Target;
@@ -36,6 +37,7 @@ const HEADERS_LIMIT: u64 = 64 * 1_024;
 pub struct Smtp {
     target: Arc<Target>,
     pool: Arc<Pool>,
+    dkim: Arc<Keys>,
 }
 
 impl Smtp {
@@ -50,7 +52,7 @@ impl Smtp {
             Tls::StartTls | Tls::Implicit => Some(tls::Trust::of(&settings.host, settings.ca_file.as_deref())?),
         };
         let target = Arc::new(Target { settings, trust, default_helo: context.default_helo.clone(), clock: context.clock.clone() });
-        Ok(Self { pool: Pool::new(target.clone(), context.concurrency), target })
+        Ok(Self { pool: Pool::new(target.clone(), context.concurrency), target, dkim: context.dkim.clone() })
     }
 
     fn is_late(&self, outgoing: &Outgoing) -> bool {
@@ -77,7 +79,7 @@ impl Smtp {
                 Some(connection) => connection,
                 None => self.pool.open(outgoing.expires_at).await?,
             };
-            let letter = Letter::of(outgoing, &self.target.settings, connection.offers.smtputf8);
+            let letter = Letter::of(outgoing, &self.target.settings, &self.dkim, connection.offers.smtputf8);
             let letter = match letter {
                 Ok(letter) if !self.is_late(outgoing) => letter,
                 // Nothing of the message was written: the connection is as good as before.

@@ -8,6 +8,7 @@ use crate::ids::{AccountId, InstanceId, LaneId, TenantId};
 use crate::policy::Rules;
 use crate::senders::SendsAs;
 use crate::suppression::{self, Hit, Note};
+use crate::switches::Paused;
 use crate::time::Timestamp;
 use crate::transition;
 use crate::words::{Class, Reason};
@@ -25,6 +26,8 @@ pub struct ClaimPlan {
     pub accounts: Vec<AccountCapacity>,
     /// As whom those accounts may send.
     pub sends_as: Arc<SendsAs>,
+    /// What operators have paused: it keeps its place (S-118).
+    pub paused: Paused,
 }
 
 impl ClaimPlan {
@@ -128,11 +131,11 @@ fn judge_one(rules: &Rules, plan: &ClaimPlan, capacity: &mut [AccountCapacity], 
         let stopped = transition::stop(delivery, Reason::Suppressed, now);
         return stopped.map(|change| Change { suppression: Some(Note::StoppedBy(hit.id)), ..change });
     }
-    if !candidate.tenant_active {
+    if !candidate.tenant_active || plan.paused.holds(delivery) {
         return None;
     }
     let lane = plan.lanes.iter().find(|lane| lane.lane == delivery.lane)?;
-    match choose(lane, &plan.sends_as, candidate, capacity) {
+    match choose(lane, plan, candidate, capacity) {
         Choice::Account(account) => transition::dispatch(delivery, account, plan.instance, plan.lease_until, now),
         Choice::NoRoom => None,
         Choice::Nobody => transition::step_aside(delivery, now),
@@ -151,17 +154,16 @@ enum Choice {
 
 /// The first account of the route that may send as the author and has room; after a failed call the search begins behind
 /// the account that failed (S-111). One that refused it is asked again only when all have.
-fn choose(lane: &LanePlan, sends_as: &SendsAs, candidate: &Candidate, capacity: &mut [AccountCapacity]) -> Choice {
+fn choose(lane: &LanePlan, plan: &ClaimPlan, candidate: &Candidate, capacity: &mut [AccountCapacity]) -> Choice {
     let (delivery, refused_by) = (&candidate.delivery, &candidate.refused_by);
-    let may = |account: &AccountId| sends_as.allows(*account, delivery.sender.as_deref());
-    if !lane.route.iter().any(may) {
-        return Choice::Nobody;
-    }
+    let may = |account: &AccountId| plan.sends_as.allows(*account, delivery.sender.as_deref());
+    let Some(first) = lane.route.iter().find(|account| may(account)) else { return Choice::Nobody };
     let have_all_refused = lane.route.iter().filter(|account| may(account)).all(|account| refused_by.contains(account));
     let failed = delivery.account.filter(|_| delivery.attempt_count > 0);
     let after = failed.and_then(|failed| lane.route.iter().position(|account| *account == failed)).map_or(0, |position| position + 1);
     let order = lane.route[after..].iter().chain(&lane.route[..after]);
-    for account in order.filter(|account| may(account) && (have_all_refused || !refused_by.contains(account))) {
+    let is_free = |account: &AccountId| !plan.paused.spares(*account, account == first);
+    for account in order.filter(|account| may(account) && is_free(account) && (have_all_refused || !refused_by.contains(account))) {
         if let Some(room) = capacity.iter_mut().find(|room| room.account == *account && room.free_for(lane.class) > 0) {
             room.take(lane.class);
             return Choice::Account(*account);

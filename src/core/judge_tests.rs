@@ -92,7 +92,8 @@ fn plan(accounts: &[AccountCapacity]) -> ClaimPlan {
         low: None,
     };
     let lanes = Class::ALL.iter().map(lane).collect();
-    ClaimPlan { instance: InstanceId(7), lease_until: at(61), lanes, accounts: accounts.to_vec(), sends_as: Arc::default() }
+    let (accounts, sends_as, paused) = (accounts.to_vec(), Arc::default(), Paused::default());
+    ClaimPlan { instance: InstanceId(7), lease_until: at(61), lanes, accounts, sends_as, paused }
 }
 
 fn judged(accounts: &[AccountCapacity], candidates: &[Candidate]) -> Vec<Delivery> {
@@ -307,4 +308,36 @@ fn what_goes_out_is_leased_as_the_plan_says_and_a_resend_is_flagged() {
     let sent = judged(&[wide(A), wide(B)], &[resend]).remove(0);
     assert_eq!((sent.account, sent.attempt_number), (Some(B), 2), "the next account of the route");
     assert!(sent.flags.has(Flags::POSSIBLE_DUPLICATE));
+}
+
+#[test]
+fn what_is_paused_keeps_its_place_and_nothing_is_written() {
+    let paused = |paused: Paused| {
+        let plan = ClaimPlan { paused, ..plan(&[wide(A), wide(B)]) };
+        let rows = [due(Class::Critical, 1), due(Class::Bulk, 2), failed_by(A)];
+        judge(&Rules::default(), &plan, &rows, at(1)).iter().map(|change| (change.after.class, change.after.account)).collect::<Vec<_>>()
+    };
+    let (critical, bulk, retry) = ((Class::Critical, Some(A)), (Class::Bulk, Some(A)), (Class::Transactional, Some(B)));
+    let none = Paused::default;
+    assert_eq!(paused(none()), [critical, bulk, retry]);
+    assert_eq!(paused(Paused { all: true, ..none() }), []);
+    assert_eq!(paused(Paused { classes: vec![Class::Bulk], ..none() }), [critical, retry]);
+    assert_eq!(paused(Paused { channels: vec![Channel::Sms], ..none() }), [critical, bulk, retry]);
+    assert_eq!(paused(Paused { channels: vec![Channel::Email], ..none() }), []);
+    assert_eq!(paused(Paused { categories: vec!["receipt".into()], ..none() }), []);
+    assert_eq!(paused(Paused { tenants: vec![TenantId(1)], ..none() }), []);
+    assert_eq!(paused(Paused { retries: true, ..none() }), [critical, bulk]);
+    let by = |account| [(Class::Critical, Some(account)), (Class::Bulk, Some(account)), (Class::Transactional, Some(account))];
+    assert_eq!(paused(Paused { accounts: vec![A], ..none() }), by(B));
+    assert_eq!(paused(Paused { fallback: true, ..none() }), by(A));
+    assert_eq!(paused(Paused { accounts: vec![A, B], ..none() }), []);
+}
+
+#[test]
+fn a_paused_row_still_expires() {
+    let mut row = due(Class::Bulk, 1);
+    row.delivery.expires_at = at(1);
+    let plan = ClaimPlan { paused: Paused { all: true, ..Paused::default() }, ..plan(&[wide(A)]) };
+    let changes = judge(&Rules::default(), &plan, &[row], at(2));
+    assert_eq!(changes[0].after.state, State::Expired);
 }

@@ -31,6 +31,7 @@ pub mod state;
 pub mod status;
 pub mod store;
 pub mod suppression;
+pub mod switches;
 pub mod time;
 pub mod transition;
 pub mod words;

@@ -19,6 +19,7 @@ mod headers;
 mod keys;
 mod labels;
 mod mailboxes;
+pub mod operating;
 mod recipients;
 mod search;
 mod suppressions;

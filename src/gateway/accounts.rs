@@ -50,6 +50,7 @@ pub async fn configure(
             clock: clock.clone(),
             concurrency: usize::from(concurrency),
             default_helo: settings.server.public_host(),
+            dkim: settings.dkim.clone(),
             sandbox: Some(mailbox.clone()),
         };
         let own_settings = own.map_or_else(|| serde_json::json!({}), |account| account.settings.clone());
@@ -66,8 +67,20 @@ pub async fn configure(
             rate: own.and_then(|account| account.rate).and_then(NonZeroU32::new),
         }));
     }
+    warn_of_gone(&names, store).await?;
     let routes = lanes(settings, store, &accounts).await?;
     Ok(Routing { routes, accounts, sandbox_only: settings.is_sandbox_only() })
+}
+
+/// Accounts that sent once and are configured no longer: what is open with them has nobody to ask, and their webhooks are refused.
+async fn warn_of_gone(configured: &[(String, String)], store: &dyn Store) -> anyhow::Result<()> {
+    let former = store.account_names().await.context("the accounts could not be read")?;
+    let open = store.pauses().open_calls().await.context("the accounts' open calls could not be read")?;
+    for (id, account) in former.iter().filter(|(_, name)| !configured.iter().any(|(own, _)| own == name)) {
+        let open = open.iter().find(|calls| calls.account == *id).map_or(0, |calls| calls.in_flight + calls.ambiguous);
+        tracing::warn!(account, open, "this account is gone from the configuration: state = \"receive_only\" would let it finish");
+    }
+    Ok(())
 }
 
 /// A main and a sandbox lane for each class, critical first.

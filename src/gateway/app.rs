@@ -10,6 +10,8 @@ use tidings_core::time::Clock;
 
 use crate::clock::StoreClock;
 use crate::config::Settings;
+use crate::metrics::Metrics;
+use crate::pauses::Pauses;
 use crate::routing::Routing;
 use crate::slots::Slots;
 use crate::wake::Wake;
@@ -37,6 +39,12 @@ pub struct App {
     pub wake: Arc<Wake>,
     /// Whether this process can do its work.
     pub readiness: Readiness,
+    /// What operators have paused.
+    pub pauses: Pauses,
+    /// What is counted.
+    pub metrics: Arc<Metrics>,
+    /// When the process began.
+    pub started: std::time::Instant,
 }
 
 impl App {

@@ -15,6 +15,7 @@ mod health;
 mod http;
 mod keys;
 mod messages;
+mod operating;
 mod report;
 mod suppressions;
 
@@ -55,6 +56,12 @@ enum Command {
         #[command(subcommand)]
         command: suppressions::Suppressions,
     },
+    /// Say how the provider accounts are, or pause, resume or test one
+    Accounts(operating::Accounts),
+    /// Stop sending a part of everything, or all of it
+    Pause(operating::Pause),
+    /// Let it go on
+    Resume(operating::Resume),
     /// API keys
     Keys {
         #[command(subcommand)]
@@ -66,7 +73,14 @@ enum Command {
         command: keys::Tenants,
     },
     /// Bring the schema of the store up to date
-    Migrate,
+    Migrate {
+        /// Say what would be done, and change nothing
+        #[arg(long)]
+        dry_run: bool,
+        /// For programs
+        #[arg(long)]
+        json: bool,
+    },
 }
 
 /// Runs the command that the process was started with.
@@ -102,7 +116,10 @@ pub fn main() -> anyhow::Result<ExitCode> {
         Command::Tenants { command } => runtime()?.block_on(keys::tenants(command, &load(config)?))?,
         Command::Send(command) => runtime()?.block_on(command.run(config))?,
         Command::Status(command) => runtime()?.block_on(command.run(config))?,
-        Command::Migrate => runtime()?.block_on(migrate(&load(config)?))?,
+        Command::Accounts(command) => runtime()?.block_on(command.run(config))?,
+        Command::Pause(command) => runtime()?.block_on(command.run(config))?,
+        Command::Resume(command) => runtime()?.block_on(command.run(config))?,
+        Command::Migrate { dry_run, json } => runtime()?.block_on(migrate(&load(config)?, dry_run, json))?,
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -115,11 +132,24 @@ fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_multi_thread().enable_all().build().context("the runtime could not be started")
 }
 
-async fn migrate(settings: &Settings) -> anyhow::Result<()> {
+async fn migrate(settings: &Settings, dry_run: bool, json: bool) -> anyhow::Result<()> {
     let store = store::open(settings).await?.store;
+    let pending = store.pending_migrations().await.with_context(|| format!("{} could not be read", store.describe()))?;
+    let told = match (json, pending.is_empty()) {
+        (true, _) => serde_json::json!({ "pending": pending, "dry_run": dry_run }).to_string(),
+        (false, true) => "the schema is up to date".to_owned(),
+        (false, false) => format!("{}\n  {}", if dry_run { "would apply" } else { "applied" }, pending.join("\n  ")),
+    };
+    if dry_run {
+        store.close().await;
+        println!("{told}");
+        return Ok(());
+    }
     let migrated = store.migrate().await.with_context(|| format!("{} could not be brought up to date", store.describe()));
     store.close().await;
-    migrated
+    migrated?;
+    println!("{told}");
+    Ok(())
 }
 
 #[cfg(test)]

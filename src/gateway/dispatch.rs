@@ -11,7 +11,7 @@ use futures_util::FutureExt as _;
 use rand::RngExt as _;
 use tidings_core::adapter::{Crossing, Outgoing};
 use tidings_core::content::Content;
-use tidings_core::delivery::Delivery;
+use tidings_core::delivery::{Delivery, Flags};
 use tidings_core::ids::{AccountId, DeliveryId, Handle};
 use tidings_core::outcome::{Outcome, Refusal, Report};
 use tidings_core::policy::{LEASE, START_MARGIN};
@@ -26,6 +26,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::app::App;
 use crate::copies;
+use crate::metrics::{Attempt, Cause};
 use crate::routing::{Account, SANDBOX_ROUTE};
 use crate::sealed::{self, Copies};
 use crate::slots::Slots;
@@ -230,6 +231,7 @@ impl Dispatch {
         tidings_core::crash::fail_point("dispatch.before_finish");
         self.slots.learn(account.id, &report.outcome, now);
         log_outcome(call, &report);
+        self.count(call, &report, now);
         let finish = Finish {
             id: delivery.id,
             number: delivery.attempt_number,
@@ -258,6 +260,10 @@ impl Dispatch {
         loop {
             match app.writer.finish(finish.clone()).await {
                 Ok(Landed::Moved(after)) => {
+                    let is_second = after.flags.has(Flags::DUPLICATE_SENT) && finish.number != after.attempt_number;
+                    if is_second && matches!(finish.report.outcome, Outcome::Accepted { .. }) {
+                        app.metrics.duplicate_sent.get_or_create(&Cause { cause: "late_acceptance" }).inc();
+                    }
                     if let Some(at) = after.available_at.filter(|_| after.state != State::Dispatching) {
                         app.wake.lane(after.lane, at);
                     }
@@ -268,7 +274,9 @@ impl Dispatch {
                     tracing::warn!(delivery_id = %finish.id, "the outcome of a purged delivery came in");
                     return;
                 }
-                Ok(Landed::Fenced) => {}
+                Ok(Landed::Fenced) => {
+                    app.metrics.fenced_writes.inc();
+                }
                 Err(WriteError::Stopped) => return,
                 Err(WriteError::Store(error @ (StoreError::Refused(_) | StoreError::Unreadable(_)))) => {
                     // Nobody can mend this by waiting: the reaper will call the row ambiguous.
@@ -281,6 +289,15 @@ impl Dispatch {
             }
             app.clock.sleep(pause).await;
             pause = (pause * 2).min(Duration::from_secs(2));
+        }
+    }
+
+    fn count(&self, call: &Call, report: &Report, now: Timestamp) {
+        let metrics = &self.app.metrics;
+        let (account, class) = (call.account.name.clone(), call.delivery.class.as_str());
+        metrics.attempts.get_or_create(&Attempt { account, class, outcome: report.outcome.word().as_str() }).inc();
+        if call.started_at.plus(LEASE) < now {
+            metrics.late_results.inc();
         }
     }
 

@@ -8,13 +8,14 @@ use std::time::{Duration, Instant};
 use tidings_core::ids::InstanceId;
 use tidings_core::policy::{HEARTBEAT, LEASE};
 use tidings_core::state::State;
-use tidings_core::store::{StoreError, Sweep};
+use tidings_core::store::{StoreError, Sweep, Swept};
 use tidings_core::time::Clock as _;
 use tokio_util::sync::CancellationToken;
 
 use crate::app::App;
 use crate::clock::SKEW_LIMIT;
 use crate::dispatch::Dispatch;
+use crate::metrics::{By, Kind};
 
 /// Rows of one sweep transaction; larger chunks would hold up the live path.
 const SWEEP_ROWS: i64 = 100;
@@ -37,6 +38,8 @@ const AUDIT_SLICE: Duration = Duration::from_secs(600);
 /// Rows younger than this may be on their way; timers older than this should have been reached.
 const AUDIT_MARGIN: Duration = Duration::from_secs(180);
 /// How often the clock is anchored to the database's.
+/// How often it is read what operators have paused: in force within two seconds everywhere (S-118).
+const PAUSES_EVERY: Duration = Duration::from_secs(1);
 const ANCHOR_EVERY: Duration = Duration::from_secs(60);
 
 /// Runs all regular work of a process until it is cancelled.
@@ -80,9 +83,10 @@ impl Keeper {
         job(SWEEP_EVERY, |keeper| Box::pin(async move { keeper.sweep(&[Sweep::LeaseExpired, Sweep::PastExpiry]).await }));
         job(CHECK_EVERY, |keeper| Box::pin(async move { keeper.sweep(&[Sweep::ChecksDue]).await }));
         job(PROVE_EVERY, |keeper| Box::pin(async move { keeper.prove().await }));
-        job(COUNT_EVERY, |keeper| Box::pin(async move { keeper.count().await }));
+        job(COUNT_EVERY, |keeper| Box::pin(async move { keeper.count_open().await }));
         tokio::spawn(keeper.clone().tick());
         job(AUDIT_EVERY, |keeper| Box::pin(async move { keeper.audit().await }));
+        job(PAUSES_EVERY, |keeper| Box::pin(async move { keeper.see_pauses().await }));
         job(ANCHOR_EVERY, |keeper| Box::pin(async move { keeper.anchor().await }));
     }
 
@@ -99,6 +103,7 @@ impl Keeper {
             Ok(lost) => {
                 self.pump_paused.store(false, Ordering::Relaxed);
                 for id in lost {
+                    self.app.metrics.fenced_writes.inc();
                     // Its outcome is still written when it comes, as late evidence (S-034).
                     tracing::warn!(delivery_id = %id, "the lease of a running call was lost");
                 }
@@ -138,6 +143,7 @@ impl Keeper {
                     }
                 };
                 for moved in &swept {
+                    self.count(*sweep, moved);
                     if moved.to.is_waiting() {
                         self.app.wake.lane(moved.lane, now);
                     }
@@ -153,9 +159,28 @@ impl Keeper {
     }
 
     /// Counts what is open, for the limit on the queue's depth.
-    async fn count(&self) {
+    async fn count_open(&self) {
         if let Ok(rows) = self.app.store.open_count().await {
             self.app.writer.count_open(rows);
+        }
+    }
+
+    fn count(&self, sweep: Sweep, moved: &Swept) {
+        let metrics = &self.app.metrics;
+        match sweep {
+            Sweep::LeaseExpired => {
+                metrics.lease_expired.inc();
+            }
+            Sweep::ChecksDue if moved.from == State::Ambiguous && moved.to != State::Ambiguous => {
+                metrics.ambiguous_resolved.get_or_create(&By { by: "hold" }).inc();
+            }
+            Sweep::ChecksDue | Sweep::PastExpiry => {}
+        }
+    }
+
+    async fn see_pauses(&self) {
+        if let Err(error) = self.app.pauses.refresh(self.app.store.as_ref()).await {
+            tracing::debug!(error = %error, "the switches could not be read and stay as they are");
         }
     }
 
@@ -184,6 +209,7 @@ impl Keeper {
                 Ok(findings) => {
                     for finding in findings {
                         let (violation, count) = (finding.violation.as_str(), finding.count);
+                        self.app.metrics.invariant_violations.get_or_create(&Kind { kind: violation }).inc_by(count.unsigned_abs());
                         tracing::error!(violation, count, sample = %finding.sample.simple(), "stored rows contradict each other");
                     }
                 }

@@ -127,8 +127,13 @@ impl Pump {
             lanes.reverse();
         }
         self.offer(&full);
+        let paused = self.app.pauses.at(now, &self.app.routing);
+        // A lane that is paused as a whole is not even looked at.
+        lanes.retain(|plan| {
+            !self.lanes.iter().any(|lane| lane.route.lane == plan.lane && paused.stops(lane.route.channel, lane.route.class))
+        });
         let (instance, sends_as) = (self.instance, self.sends_as.clone());
-        (!lanes.is_empty()).then(|| ClaimPlan { instance, lease_until: now.plus(LEASE), lanes, accounts, sends_as })
+        (!lanes.is_empty()).then(|| ClaimPlan { instance, lease_until: now.plus(LEASE), lanes, accounts, sends_as, paused })
     }
 
     /// Lets other processes know of lanes that this one has no room for, once.

@@ -20,11 +20,13 @@ use crate::config::Settings;
 use crate::dispatch::Dispatch;
 use crate::keeper::Keeper;
 use crate::keys;
+use crate::metrics::Metrics;
+use crate::pauses::Pauses;
 use crate::pump::Pump;
 use crate::slots::Slots;
 use crate::wake::Wake;
 use crate::writer::Writer;
-use crate::{accounts, api, store};
+use crate::{accounts, api, notify, store};
 
 /// How long a database that is away at start is waited for.
 const STORE_PATIENCE: Duration = Duration::from_secs(60);
@@ -57,9 +59,13 @@ async fn serve(settings: Settings, clock: Arc<StoreClock>, opened: store::Opened
 
     let rules = Arc::new(settings.rules());
     let wake = Arc::new(Wake::new(signals.clone()));
-    let writer = Writer::start(store.clone(), clock.clone(), rules.clone(), wake.clone());
+    let metrics = Arc::new(Metrics::new(&hex::encode(settings.digest())));
+    let writer = Writer::start(store.clone(), clock.clone(), rules.clone(), wake.clone(), metrics.clone());
     let routing = Arc::new(accounts::configure(&settings, store.as_ref(), clock.clone(), writer.clone(), keyring.clone()).await?);
     let key = keys::bootstrap(&settings, store.as_ref(), clock.now()).await?;
+    let pauses = Pauses::default();
+    pauses.refresh(store.as_ref()).await.context("the switches could not be read")?;
+    let slots = Arc::new(Slots::new(&routing.accounts));
     let app = Arc::new(App {
         settings,
         rules,
@@ -67,10 +73,13 @@ async fn serve(settings: Settings, clock: Arc<StoreClock>, opened: store::Opened
         clock: clock.clone(),
         keyring,
         writer: writer.clone(),
-        slots: Arc::new(Slots::new(&routing.accounts)),
         routing,
         wake,
         readiness: Readiness::default(),
+        slots,
+        pauses,
+        metrics,
+        started: std::time::Instant::now(),
     });
 
     let (stop_keeper, pump_paused) = (CancellationToken::new(), Arc::new(AtomicBool::new(false)));
@@ -81,17 +90,19 @@ async fn serve(settings: Settings, clock: Arc<StoreClock>, opened: store::Opened
     }
     let server = api::listen(app.clone()).await?;
     let pump = tokio::spawn(Pump::new(app.clone(), dispatch.clone(), instance, pump_paused).run());
-    announce(&app, server.address, &key);
+    announce(&app, &server, &key);
+    notify::tell(notify::State::Ready);
 
     stop_signal().await?;
     app.readiness.stopping.store(true, Ordering::Relaxed);
     app.wake.arrived();
+    notify::tell(notify::State::Stopping);
     tracing::info!("stopping: no new calls, running ones get their time");
     // No load balancer watches a loopback address.
     let linger = if server.address.ip().is_loopback() { Duration::ZERO } else { app.settings.server.linger };
     let intake = async {
         tokio::time::sleep(linger).await;
-        server.handle.stop(true).await;
+        server.stop().await;
     };
     tokio::select! {
         (ambiguous, ()) = async { tokio::join!(dispatch.stop(app.settings.server.grace), intake) } => {
@@ -145,16 +156,17 @@ async fn hear(app: Arc<App>, signals: Arc<PostgresStore>, stop: CancellationToke
 }
 
 /// Says where everything is: for people on a terminal as text, else as one log line.
-fn announce(app: &App, address: std::net::SocketAddr, key: &keys::Bootstrap) {
-    let url = format!("http://{address}");
-    tracing::info!(url, store = app.store.describe(), "ready");
+fn announce(app: &App, server: &api::Server, key: &keys::Bootstrap) {
+    let url = format!("http://{}", server.address);
+    let admin_url = server.admin.map_or_else(|| url.clone(), |admin| format!("http://{admin}"));
+    tracing::info!(url, admin_url, store = app.store.describe(), "ready");
     if !app.settings.log.is_text(std::io::stdout().is_terminal()) {
         return;
     }
     let only = if app.routing.sandbox_only { ", sandbox only: nothing leaves this machine" } else { "" };
     println!("tidings {} is ready at {url}        {}{only}", env!("CARGO_PKG_VERSION"), app.store.describe());
-    println!("  see mail, texts and pushes   {url}/sandbox");
-    println!("  read the API                 {url}/docs");
+    println!("  see mail, texts and pushes   {admin_url}/sandbox");
+    println!("  read the API                 {admin_url}/docs");
     match key {
         keys::Bootstrap::Made(path) => {
             println!("  your key                     {}", shown(path));

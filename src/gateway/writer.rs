@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use std::future::Future;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 use tidings_core::ids::LaneId;
 use tidings_core::judge::ClaimPlan;
@@ -16,6 +17,7 @@ use tidings_core::transition::{Finish, Landed};
 use tidings_core::words::Class;
 use tokio::sync::{Notify, OwnedSemaphorePermit, oneshot};
 
+use crate::metrics::{Metrics, Part};
 use crate::wake::Wake;
 use desk::Desk;
 
@@ -85,12 +87,13 @@ pub struct Writer {
     queue: Arc<(Mutex<Queue>, Notify)>,
     /// About how many rows are open: what was counted last, and what was accepted since.
     open_rows: Arc<AtomicI64>,
+    metrics: Arc<Metrics>,
 }
 
 impl Writer {
     /// Starts the writer tasks, as many as the store can use.
-    pub fn start(store: Arc<dyn Store>, clock: Arc<dyn Clock>, rules: Arc<Rules>, wake: Arc<Wake>) -> Self {
-        let writer = Self { queue: Arc::default(), open_rows: Arc::default() };
+    pub fn start(store: Arc<dyn Store>, clock: Arc<dyn Clock>, rules: Arc<Rules>, wake: Arc<Wake>, metrics: Arc<Metrics>) -> Self {
+        let writer = Self { queue: Arc::default(), open_rows: Arc::default(), metrics };
         for _ in 0..store.committers().max(1) {
             writer.lock().running += 1;
             tokio::spawn(run(writer.clone(), store.clone(), clock.clone(), rules.clone(), wake.clone()));
@@ -106,7 +109,10 @@ impl Writer {
     pub async fn accept(&self, notification: Arc<NewNotification>, room: Option<OwnedSemaphorePermit>) -> Result<Accepted, WriteError> {
         let is_critical = notification.class == Class::Critical;
         let accept = |reply| Command::Accept(Accepting { notification, _room: room, desk: Desk::here(), reply });
-        self.give(is_critical, accept).await
+        let since = Instant::now();
+        let accepted = self.give(is_critical, accept).await;
+        self.metrics.accept_seconds.observe(since.elapsed().as_secs_f64());
+        accepted
     }
 
     /// Commits several intents, in as few commits as it takes. Either all of them wait or none does.
@@ -287,7 +293,12 @@ async fn run(writer: Writer, store: Arc<dyn Store>, clock: Arc<dyn Clock>, rules
                 }
             }
         }
+        let (sizes, since) = ([("accept", batch.accept.len()), ("finish", batch.finish.len())], Instant::now());
         let results = store.commit(&rules, batch, clock.now()).await;
+        writer.metrics.commit_seconds.observe(since.elapsed().as_secs_f64());
+        for (part, size) in sizes.into_iter().filter(|(_, size)| *size > 0) {
+            writer.metrics.batch_rows.get_or_create(&Part { part }).observe(size as f64);
+        }
         wake_lanes(&wake, &accepts, &results.accept);
         writer.open_rows.fetch_add(new_rows(&accepts, &results.accept), Ordering::Relaxed);
         Desk::hand_over(accepts.into_iter().zip(results.accept).map(|(accepting, result)| (accepting.desk, (accepting.reply, result))));

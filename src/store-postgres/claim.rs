@@ -12,6 +12,7 @@ use tidings_core::policy::Rules;
 use tidings_core::state::State;
 use tidings_core::store::{Claimed, LaneSeen, StoreError};
 use tidings_core::suppression::Hit;
+use tidings_core::switches::Paused;
 use tidings_core::time::Timestamp;
 use tidings_core::words::AttemptOutcome;
 use uuid::Uuid;
@@ -37,7 +38,7 @@ pub(crate) async fn claim(store: &PostgresStore, rules: &Rules, plan: &ClaimPlan
     let mut due: Vec<Delivery> = Vec::new();
     let mut lanes = Vec::with_capacity(plan.lanes.len());
     for lane in &plan.lanes {
-        lanes.push(look_at_lane(&mut tx, lane, now, &mut due).await?);
+        lanes.push(look_at_lane(&mut tx, lane, &plan.paused, now, &mut due).await?);
     }
     if due.is_empty() {
         return Ok(Claimed { lanes, ..Claimed::default() });
@@ -65,7 +66,13 @@ pub(crate) async fn claim(store: &PostgresStore, rules: &Rules, plan: &ClaimPlan
 
 /// Goes around the ring of tenants from the plan's cursor until the lane's limit is reached or everybody was seen: a few
 /// rows of each tenant first, then more of those that have more.
-async fn look_at_lane(conn: &mut PgConnection, lane: &LanePlan, now: Timestamp, due: &mut Vec<Delivery>) -> Result<LaneSeen, StoreError> {
+async fn look_at_lane(
+    conn: &mut PgConnection,
+    lane: &LanePlan,
+    paused: &Paused,
+    now: Timestamp,
+    due: &mut Vec<Delivery>,
+) -> Result<LaneSeen, StoreError> {
     let limit = usize::from(lane.limit);
     let start = lane.cursor.map_or(i32::MIN, |tenant| tenant.0);
     let (mut after, mut until) = (start, i32::MAX);
@@ -75,12 +82,16 @@ async fn look_at_lane(conn: &mut PgConnection, lane: &LanePlan, now: Timestamp, 
     let mut share = 0;
     for _ in 0..RING_LOOKS {
         let ring = ring(conn, lane, (after, until), now).await?;
-        let tenants: Vec<i32> = ring.iter().filter(|(_, is_due)| *is_due).map(|(tenant, _)| *tenant).collect();
+        let tenants: Vec<i32> = ring
+            .iter()
+            .filter(|(tenant, is_due)| *is_due && !paused.tenants.contains(&TenantId(*tenant)))
+            .map(|(tenant, _)| *tenant)
+            .collect();
         let is_end = tenants.len() < RING && ring.len() < RING_STEPS as usize;
         let has_wrapped = until != i32::MAX || start == i32::MIN;
         let is_alone = all.is_empty() && tenants.len() == 1 && is_end && has_wrapped;
         share = if is_alone { lane.limit } else { (lane.limit / 8).max(1) }.min(lane.tenant_limit);
-        let some = candidates(conn, lane, &tenants, share, limit - found.len(), &found, now).await?;
+        let some = candidates(conn, lane, paused, &tenants, (share, limit - found.len()), &found, now).await?;
         found.extend(some);
         all.extend(tenants);
         seen.cursor = if is_end { found.last().map(|delivery| delivery.tenant) } else { ring.last().map(|(tenant, _)| TenantId(*tenant)) };
@@ -93,7 +104,7 @@ async fn look_at_lane(conn: &mut PgConnection, lane: &LanePlan, now: Timestamp, 
     if found.len() >= limit {
         seen.cursor = found.last().map(|delivery| delivery.tenant);
     } else if !found.is_empty() && share < lane.tenant_limit {
-        let more = candidates(conn, lane, &all, lane.tenant_limit - share, limit - found.len(), &found, now).await?;
+        let more = candidates(conn, lane, paused, &all, (lane.tenant_limit - share, limit - found.len()), &found, now).await?;
         found.extend(more);
     }
     seen.tenants = RING.min(all.len());
@@ -138,9 +149,9 @@ async fn ring(
 async fn candidates(
     conn: &mut PgConnection,
     lane: &LanePlan,
+    paused: &Paused,
     tenants: &[i32],
-    share: u16,
-    room: usize,
+    (share, room): (u16, usize),
     found: &[Delivery],
     now: Timestamp,
 ) -> Result<Vec<Delivery>, StoreError> {
@@ -153,7 +164,7 @@ async fn candidates(
          CROSS JOIN LATERAL (
             SELECT * FROM queue q
             WHERE q.lane = $1 AND q.tenant_id = t.tenant_id AND q.available_at >= $3 AND q.available_at <= $4 AND q.schema_version <= $5
-                AND q.id <> ALL($8)
+                AND q.id <> ALL($8) AND q.category <> ALL($9) AND q.attempt_count <= $10
             ORDER BY q.available_at, q.id LIMIT $6 FOR UPDATE SKIP LOCKED) q
          JOIN lanes l ON l.id = q.lane
          LIMIT $7",
@@ -165,6 +176,8 @@ async fn candidates(
         i64::from(share),
         room as i64,
         &found[..],
+        &paused.categories[..],
+        if paused.retries { 0 } else { i16::MAX },
     )
     .fetch_all(conn)
     .await

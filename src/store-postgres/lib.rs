@@ -11,6 +11,7 @@ mod claim;
 mod commit;
 mod error;
 mod finish;
+mod gauges;
 mod history;
 mod instant;
 mod key_expiry;
@@ -22,6 +23,7 @@ mod sandbox;
 mod schema;
 mod suppressions;
 mod sweep;
+mod switches;
 mod wake;
 
 use std::future::Future;
@@ -37,11 +39,13 @@ use tidings_core::ids::{AccountId, DeliveryId, InstanceId, LaneId, NotificationI
 use tidings_core::policy::Rules;
 use tidings_core::sandbox::SandboxMessage;
 use tidings_core::store::{
-    Access, Acted, Acts, ApiKey, Asked, DeadLetter, DeadLetterFilter, Deed, Finding, KeyFilter, KeyHolder, Listing, Mailbox,
-    NewSuppression, Outbox, Reading, Registry, SandboxFilter, Scan, Store, StoreError, StoredContent, StoredNotification, StoredOutgoing,
-    StoredSuppression, Suppressed, SuppressionFilter, Suppressions, Sweep, Swept, Tenant, Window, WriteBatch, WriteResults,
+    Access, Acted, Acts, ApiKey, Asked, DeadLetter, DeadLetterFilter, Deed, Depth, Finding, Gauges, KeyFilter, KeyHolder, Listing, Mailbox,
+    NewSuppression, OpenCalls, Outbox, Reading, Registry, SandboxFilter, Scan, Store, StoreError, StoredContent, StoredNotification,
+    StoredOutgoing, StoredSuppression, Suppressed, SuppressionFilter, Suppressions, Sweep, Swept, SwitchedBy, Switches, Tenant, Window,
+    WriteBatch, WriteResults,
 };
 use tidings_core::suppression::Hit;
+use tidings_core::switches::{Scope, Switch};
 use tidings_core::time::Timestamp;
 use tidings_core::words::{Channel, Class, Mode};
 use uuid::Uuid;
@@ -150,8 +154,20 @@ impl Store for PostgresStore {
         self
     }
 
+    fn gauges(&self) -> &dyn Gauges {
+        self
+    }
+
+    fn pauses(&self) -> &dyn Switches {
+        self
+    }
+
     async fn migrate(&self) -> Result<(), StoreError> {
         schema::migrate(self).await
+    }
+
+    async fn pending_migrations(&self) -> Result<Vec<String>, StoreError> {
+        limited(schema::pending(self)).await
     }
 
     async fn time(&self) -> Result<Option<Timestamp>, StoreError> {
@@ -354,6 +370,29 @@ impl Suppressions for PostgresStore {
 }
 
 #[async_trait]
+impl Switches for PostgresStore {
+    async fn switches(&self) -> Result<Vec<Switch>, StoreError> {
+        limited(switches::switches(self)).await
+    }
+
+    async fn set_switch(&self, scope: &Scope, paused: bool, until: Option<Timestamp>, by: &SwitchedBy) -> Result<(), StoreError> {
+        limited_write(switches::set_switch(self, scope, paused, until, by)).await
+    }
+
+    async fn clear_switch(&self, scope: &Scope, by: &SwitchedBy) -> Result<bool, StoreError> {
+        limited_write(switches::clear_switch(self, scope, by)).await
+    }
+
+    async fn note_act(&self, action: &str, subject: &str, by: &SwitchedBy) -> Result<(), StoreError> {
+        limited_write(switches::note(self, action, subject, by)).await
+    }
+
+    async fn open_calls(&self) -> Result<Vec<OpenCalls>, StoreError> {
+        limited(switches::open_calls(self)).await
+    }
+}
+
+#[async_trait]
 impl Access for PostgresStore {
     async fn principal(&self, key_hash: &[u8]) -> Result<Option<(ApiKey, Tenant)>, StoreError> {
         limited(access::principal(self, key_hash)).await
@@ -381,5 +420,16 @@ impl Access for PostgresStore {
 
     async fn set_active(&self, name: &str, active: bool, entry: &Deed) -> Result<bool, StoreError> {
         limited_write(access::set_active(self, name, active, entry)).await
+    }
+}
+
+#[async_trait]
+impl Gauges for PostgresStore {
+    async fn depths(&self, now: Timestamp) -> Result<Vec<Depth>, StoreError> {
+        limited(gauges::depths(self, now)).await
+    }
+
+    async fn horizon_age(&self) -> Result<Duration, StoreError> {
+        limited(gauges::horizon_age(self)).await
     }
 }

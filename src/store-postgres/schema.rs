@@ -84,6 +84,21 @@ fn refuse_weak(store: &PostgresStore, synchronous_commit: &str) -> Result<(), St
     Err(StoreError::Refused(why.into()))
 }
 
+/// What `migrate` would apply.
+pub(crate) async fn pending(store: &PostgresStore) -> Result<Vec<String>, StoreError> {
+    let mut conn = store.connection().await?;
+    let is_new: bool = sqlx::query_scalar("SELECT to_regclass('_sqlx_migrations') IS NULL").fetch_one(&mut *conn).await.map_err(before)?;
+    let applied: i64 = if is_new {
+        0
+    } else {
+        let newest = "SELECT COALESCE(max(version), 0) FROM _sqlx_migrations WHERE success";
+        sqlx::query_scalar(newest).fetch_one(&mut *conn).await.map_err(before)?
+    };
+    let migrator = sqlx::migrate!();
+    let missing = migrator.iter().filter(|migration| migration.version > applied);
+    Ok(missing.map(|migration| format!("{:04} {}", migration.version, migration.description)).collect())
+}
+
 /// Brings the schema up, on a connection of its own and under one lock, which sqlx takes.
 pub(crate) async fn migrate(store: &PostgresStore) -> Result<(), StoreError> {
     let options = store.migrate_options.clone().options([("lock_timeout", "10min"), ("statement_timeout", "10min")]);

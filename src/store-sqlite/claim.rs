@@ -11,6 +11,7 @@ use tidings_core::policy::Rules;
 use tidings_core::state::State;
 use tidings_core::store::{Claimed, LaneSeen, StoreError};
 use tidings_core::suppression::Hit;
+use tidings_core::switches::Paused;
 use tidings_core::time::Timestamp;
 use tidings_core::words::AttemptOutcome;
 use uuid::Uuid;
@@ -35,7 +36,7 @@ pub(crate) async fn claim(
     let mut rows = Vec::new();
     let mut lanes = Vec::with_capacity(plan.lanes.len());
     for lane in &plan.lanes {
-        let (found, seen) = look(connection, lane, now).await?;
+        let (found, seen) = look(connection, lane, &plan.paused, now).await?;
         rows.extend(found);
         lanes.push(seen);
     }
@@ -53,7 +54,12 @@ pub(crate) async fn claim(
 }
 
 /// Due rows of one lane: a few of each tenant first, then more of those that have more.
-async fn look(connection: &mut SqliteConnection, lane: &LanePlan, now: Timestamp) -> Result<(Vec<DeliveryRow>, LaneSeen), StoreError> {
+async fn look(
+    connection: &mut SqliteConnection,
+    lane: &LanePlan,
+    paused: &Paused,
+    now: Timestamp,
+) -> Result<(Vec<DeliveryRow>, LaneSeen), StoreError> {
     let limit = usize::from(lane.limit);
     let mut tenants = Vec::new();
     let mut more = Vec::new();
@@ -65,12 +71,12 @@ async fn look(connection: &mut SqliteConnection, lane: &LanePlan, now: Timestamp
             (0, 1) => limit,
             _ => (limit / 8).max(1),
         };
-        for tenant in &found {
+        for tenant in found.iter().filter(|tenant| !paused.tenants.contains(tenant)) {
             let cap = share.min(usize::from(lane.tenant_limit)).min(limit - rows.len());
             if cap == 0 {
                 break;
             }
-            let due = due_rows(connection, lane, *tenant, 0, cap, now).await?;
+            let due = due_rows(connection, lane, paused, *tenant, (0, cap), now).await?;
             if due.len() == cap {
                 more.push((*tenant, cap));
             }
@@ -86,7 +92,7 @@ async fn look(connection: &mut SqliteConnection, lane: &LanePlan, now: Timestamp
     for (tenant, had) in more {
         let cap = usize::from(lane.tenant_limit).saturating_sub(had).min(limit - rows.len());
         if cap > 0 {
-            rows.extend(due_rows(connection, lane, tenant, had, cap, now).await?);
+            rows.extend(due_rows(connection, lane, paused, tenant, (had, cap), now).await?);
         }
     }
     seen.candidates = rows.len();
@@ -139,16 +145,19 @@ async fn tenants_between(
 async fn due_rows(
     connection: &mut SqliteConnection,
     lane: &LanePlan,
+    paused: &Paused,
     tenant: TenantId,
-    skip: usize,
-    limit: usize,
+    (skip, limit): (usize, usize),
     now: Timestamp,
 ) -> Result<Vec<DeliveryRow>, StoreError> {
     let (skip, limit) = (skip as i64, limit as i64);
+    let categories = json(&paused.categories);
+    let most_attempts = if paused.retries { 0 } else { i64::MAX };
     let (low, now) = (lane.low.map_or(i64::MIN, Timestamp::as_micros), now.as_micros());
     open_rows!(
         "FROM queue q CROSS JOIN lanes l ON l.id = q.lane
          WHERE q.lane = ?1 AND q.tenant_id = ?2 AND q.available_at >= ?3 AND q.available_at <= ?4 AND q.schema_version <= ?5
+            AND q.attempt_count <= ?8 AND q.category NOT IN (SELECT value FROM json_each(?9))
          ORDER BY q.available_at, q.rowid LIMIT ?6 OFFSET ?7",
         lane.lane.0,
         tenant.0,
@@ -156,7 +165,9 @@ async fn due_rows(
         now,
         SCHEMA_VERSION,
         limit,
-        skip
+        skip,
+        most_attempts,
+        categories
     )
     .fetch_all(connection)
     .await

@@ -14,6 +14,7 @@ mod commit;
 mod durability;
 mod error;
 mod finish;
+mod gauges;
 mod listing;
 mod read;
 mod registry;
@@ -22,9 +23,11 @@ mod sandbox;
 mod schema;
 mod suppressions;
 mod sweep;
+mod switches;
 mod writer;
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use sqlx::sqlite::SqlitePool;
@@ -33,11 +36,13 @@ use tidings_core::ids::{AccountId, DeliveryId, InstanceId, LaneId, NotificationI
 use tidings_core::policy::Rules;
 use tidings_core::sandbox::SandboxMessage;
 use tidings_core::store::{
-    Access, Acted, Acts, ApiKey, Asked, DeadLetter, DeadLetterFilter, Deed, Finding, KeyFilter, KeyHolder, Listing, Mailbox,
-    NewSuppression, Outbox, Reading, Registry, SandboxFilter, Scan, Store, StoreError, StoredContent, StoredNotification, StoredOutgoing,
-    StoredSuppression, Suppressed, SuppressionFilter, Suppressions, Sweep, Swept, Tenant, Window, WriteBatch, WriteResults,
+    Access, Acted, Acts, ApiKey, Asked, DeadLetter, DeadLetterFilter, Deed, Depth, Finding, Gauges, KeyFilter, KeyHolder, Listing, Mailbox,
+    NewSuppression, OpenCalls, Outbox, Reading, Registry, SandboxFilter, Scan, Store, StoreError, StoredContent, StoredNotification,
+    StoredOutgoing, StoredSuppression, Suppressed, SuppressionFilter, Suppressions, Sweep, Swept, SwitchedBy, Switches, Tenant, Window,
+    WriteBatch, WriteResults,
 };
 use tidings_core::suppression::Hit;
+use tidings_core::switches::{Scope, Switch};
 use tidings_core::time::Timestamp;
 use tidings_core::words::{Channel, Class, Mode};
 use tokio::sync::Mutex;
@@ -104,8 +109,20 @@ impl Store for SqliteStore {
         self
     }
 
+    fn gauges(&self) -> &dyn Gauges {
+        self
+    }
+
+    fn pauses(&self) -> &dyn Switches {
+        self
+    }
+
     async fn migrate(&self) -> Result<(), StoreError> {
         schema::migrate(&mut *self.writer().await?, &self.path).await
+    }
+
+    async fn pending_migrations(&self) -> Result<Vec<String>, StoreError> {
+        schema::pending(self.writer().await?.connection()).await
     }
 
     async fn time(&self) -> Result<Option<Timestamp>, StoreError> {
@@ -304,6 +321,29 @@ impl Suppressions for SqliteStore {
 }
 
 #[async_trait]
+impl Switches for SqliteStore {
+    async fn switches(&self) -> Result<Vec<Switch>, StoreError> {
+        switches::switches(&self.readers).await
+    }
+
+    async fn set_switch(&self, scope: &Scope, paused: bool, until: Option<Timestamp>, by: &SwitchedBy) -> Result<(), StoreError> {
+        switches::set_switch(self.writer().await?.connection(), scope, paused, until, by).await
+    }
+
+    async fn clear_switch(&self, scope: &Scope, by: &SwitchedBy) -> Result<bool, StoreError> {
+        switches::clear_switch(self.writer().await?.connection(), scope, by).await
+    }
+
+    async fn note_act(&self, action: &str, subject: &str, by: &SwitchedBy) -> Result<(), StoreError> {
+        switches::note(self.writer().await?.connection(), action, subject, by).await
+    }
+
+    async fn open_calls(&self) -> Result<Vec<OpenCalls>, StoreError> {
+        switches::open_calls(&self.readers).await
+    }
+}
+
+#[async_trait]
 impl Access for SqliteStore {
     async fn principal(&self, key_hash: &[u8]) -> Result<Option<(ApiKey, Tenant)>, StoreError> {
         access::principal(&self.readers, key_hash).await
@@ -331,5 +371,17 @@ impl Access for SqliteStore {
 
     async fn set_active(&self, name: &str, active: bool, entry: &Deed) -> Result<bool, StoreError> {
         access::set_active(&mut *self.writer().await?, name, active, entry).await
+    }
+}
+
+#[async_trait]
+impl Gauges for SqliteStore {
+    async fn depths(&self, now: Timestamp) -> Result<Vec<Depth>, StoreError> {
+        gauges::depths(&self.readers, now).await
+    }
+
+    async fn horizon_age(&self) -> Result<Duration, StoreError> {
+        // One process writes, in one transaction at a time.
+        Ok(Duration::ZERO)
     }
 }

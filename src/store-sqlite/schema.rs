@@ -103,6 +103,13 @@ pub(crate) async fn migrate(writer: &mut Writer, path: &Path) -> Result<(), Stor
     query("PRAGMA optimize").execute(connection).await.map(|_| ()).map_err(store_error)
 }
 
+/// What `migrate` would apply.
+pub(crate) async fn pending(connection: &mut SqliteConnection) -> Result<Vec<String>, StoreError> {
+    let applied = applied(connection).await?;
+    let missing = MIGRATIONS.iter().filter(|migration| migration.version > applied);
+    Ok(missing.map(|migration| format!("{:04} {}", migration.version, migration.description)).collect())
+}
+
 /// The number of the newest migration that this database has.
 async fn applied(connection: &mut SqliteConnection) -> Result<i64, StoreError> {
     let known: i64 = query_scalar("SELECT count(*) FROM sqlite_schema WHERE name = '_sqlx_migrations'")

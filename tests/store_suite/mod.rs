@@ -23,6 +23,7 @@ pub mod routing;
 pub mod sandboxing;
 pub mod suppressing;
 pub mod sweeping;
+pub mod switching;
 
 use std::sync::Arc;
 
@@ -183,6 +184,9 @@ macro_rules! store_suite {
             access::a_key_is_found_with_its_tenant,
             access::keys_end_when_they_are_followed_or_revoked,
             access::a_tenant_is_disabled_and_enabled_by_name,
+            switching::a_switch_is_seen_by_every_process_and_audited,
+            switching::paused_rows_keep_their_place_and_stand_in_nobodys_way,
+            switching::open_calls_depth_and_age_are_measured,
             random::no_walk_breaks_a_relation_between_tables,
         }
     };

@@ -102,7 +102,8 @@ impl World {
     pub fn plan(&self, free: u16, now: Timestamp) -> ClaimPlan {
         let lanes = Class::ALL.iter().map(|class| self.lane_plan(*class, free)).collect();
         let account = AccountCapacity { account: self.account, free, free_for_others: free, free_for_bulk: free };
-        ClaimPlan { instance: self.instance, lease_until: now.plus(LEASE), lanes, accounts: vec![account], sends_as: Arc::default() }
+        let (instance, sends_as, paused) = (self.instance, Arc::default(), Default::default());
+        ClaimPlan { instance, lease_until: now.plus(LEASE), lanes, accounts: vec![account], sends_as, paused }
     }
 
     /// The plan of one lane, from the ring's start.

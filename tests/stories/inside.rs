@@ -19,6 +19,8 @@ use tidings_gateway::clock::StoreClock;
 use tidings_gateway::config::{self, MissingSecrets, Sources};
 use tidings_gateway::dispatch::Dispatch;
 use tidings_gateway::keeper::Keeper;
+use tidings_gateway::metrics::Metrics;
+use tidings_gateway::pauses::Pauses;
 use tidings_gateway::pump::Pump;
 use tidings_gateway::routing::{Account, Route, Routing};
 use tidings_gateway::slots::Slots;
@@ -101,14 +103,16 @@ impl Inside {
         let (clock, rules, keyring) = (Arc::new(StoreClock::start()), Arc::new(settings.rules()), Arc::new(Keyring::derive(&[7; 32])));
         let instance = store.register_instance(clock_now(&clock), b"inside").await.expect("an instance");
         let (wake, readiness) = (Arc::new(Wake::new(None)), Readiness::default());
-        let writer = Writer::start(store.clone(), clock.clone(), rules.clone(), wake.clone());
+        let metrics = Arc::new(Metrics::new("inside"));
+        let writer = Writer::start(store.clone(), clock.clone(), rules.clone(), wake.clone(), metrics.clone());
         let configured = accounts::configure(&settings, store.as_ref(), clock.clone(), writer.clone(), keyring.clone());
         let adapter = Arc::new(Obedient::default());
         let routing = Arc::new(with_adapter(configured.await.expect("accounts and routes"), &adapter));
         keys::bootstrap(&settings, store.as_ref(), clock_now(&clock)).await.expect("a first key");
         let key = std::fs::read_to_string(data.join("api-key")).expect("the key's file");
-        let slots = Arc::new(Slots::new(&routing.accounts));
-        let app = Arc::new(App { settings, rules, store, clock, keyring, writer, routing, slots, wake, readiness });
+        let (slots, pauses, started) = (Arc::new(Slots::new(&routing.accounts)), Pauses::default(), std::time::Instant::now());
+        let app = App { settings, rules, store, clock, keyring, writer, routing, wake, readiness, slots, pauses, metrics, started };
+        let app = Arc::new(app);
         let server = api::listen(app.clone()).await.expect("loopback has free ports");
         let client = Client::new(&format!("http://{}", server.address), key.trim());
         Self { dispatch: Arc::new(Dispatch::new(app.clone())), app, adapter, instance, client }

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a story that meets the unexpected has failed")]
 
+mod dkim;
 mod messages;
 mod mime;
 mod pool;

@@ -86,7 +86,7 @@ pub(crate) fn adapter(peer: &ScriptedSmtp, settings: Value) -> Arc<dyn Adapter> 
 pub(crate) fn adapter_at(peer: &ScriptedSmtp, settings: Value, clock: Arc<TestClock>, concurrency: usize) -> Arc<dyn Adapter> {
     let mut all = json!({"host": "127.0.0.1", "port": peer.addr().port(), "tls": "none"});
     all.as_object_mut().unwrap().extend(settings.as_object().unwrap().clone());
-    build("smtp", all, &Context { clock, concurrency, default_helo: None, sandbox: None }).unwrap()
+    build("smtp", all, &Context { clock, concurrency, default_helo: None, dkim: Default::default(), sandbox: None }).unwrap()
 }
 
 /// Settings that trust the server's authority.

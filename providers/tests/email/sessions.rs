@@ -88,7 +88,13 @@ async fn connect(how: &str) -> Report {
         other => panic!("unknown way of connecting: {other}"),
     };
     let settings = json!({"host": host, "port": port, "tls": "none", "timeouts": {"connect": "300ms"}});
-    let context = Context { clock: std::sync::Arc::new(TestClock::default()), concurrency: 1, default_helo: None, sandbox: None };
+    let context = Context {
+        clock: std::sync::Arc::new(TestClock::default()),
+        concurrency: 1,
+        default_helo: None,
+        dkim: Default::default(),
+        sandbox: None,
+    };
     build("smtp", settings, &context).unwrap().send(&plain_outgoing()).await
 }
 

@@ -130,7 +130,8 @@ async fn a_silent_peer_is_left_in_time_at_every_phase() {
 async fn a_peer_that_stops_reading_the_body_is_left_in_time() {
     let (port, _deaf) = deaf_after_data().await;
     let settings = json!({"host": "127.0.0.1", "port": port, "tls": "none", "timeouts": {"data": "200ms"}});
-    let context = Context { clock: Arc::new(TestClock::default()), concurrency: 1, default_helo: None, sandbox: None };
+    let context =
+        Context { clock: Arc::new(TestClock::default()), concurrency: 1, default_helo: None, dkim: Default::default(), sandbox: None };
     let photo = Attachment { filename: "a".into(), content_type: "image/raw".into(), content: vec![0; 12 << 20], content_id: None };
     let report = build("smtp", settings, &context).unwrap().send(&outgoing(|_, email| email.attachments = vec![photo])).await;
     assert_eq!(report.outcome, UNREACHABLE);
@@ -322,8 +323,13 @@ async fn ehlo_says_the_set_name_the_given_one_or_our_address() {
     let peer = peer(Behaviour::default()).await;
     let ehlo = |peer: &ScriptedSmtp| peer.commands().into_iter().rfind(|command| command.line.starts_with("EHLO")).unwrap().line;
     let settings = json!({"host": "127.0.0.1", "port": peer.addr().port(), "tls": "none"});
-    let context =
-        Context { clock: Arc::new(TestClock::default()), concurrency: 1, default_helo: Some("mail.shop.example".into()), sandbox: None };
+    let context = Context {
+        clock: Arc::new(TestClock::default()),
+        concurrency: 1,
+        default_helo: Some("mail.shop.example".into()),
+        dkim: Default::default(),
+        sandbox: None,
+    };
 
     adapter(&peer, json!({})).send(&plain_outgoing()).await;
     assert_eq!(ehlo(&peer), "EHLO [127.0.0.1]");
@@ -365,7 +371,8 @@ async fn content_over_the_accounts_limits_is_refused_at_intake() {
 
 #[test]
 fn settings_that_cannot_be_are_named_without_their_values() {
-    let context = Context { clock: Arc::new(TestClock::default()), concurrency: 1, default_helo: None, sandbox: None };
+    let context =
+        Context { clock: Arc::new(TestClock::default()), concurrency: 1, default_helo: None, dkim: Default::default(), sandbox: None };
     for (settings, named) in [
         (json!({}), "host"),
         (json!({"host": "h", "tls": "none", "pasword": "hunter2"}), "pasword"),

@@ -6,12 +6,14 @@
 
 mod access;
 mod acts;
+mod gauges;
 mod listing;
 mod mailbox;
 mod outbox;
 mod reading;
 mod registry;
 mod suppressions;
+mod switches;
 mod trail;
 
 use std::time::Duration;
@@ -20,6 +22,7 @@ use async_trait::async_trait;
 
 pub use access::{Access, KeyFilter};
 pub use acts::{Acted, Acts, DeadLetter, DeadLetterFilter, MOST_ACTS};
+pub use gauges::{Depth, Gauges};
 pub use listing::{Listing, MOST_DELIVERIES, Scan, StoredContent, Window};
 pub use mailbox::{Mailbox, SandboxFilter};
 pub use outbox::{
@@ -29,6 +32,7 @@ pub use outbox::{
 pub use reading::{Behind, Finding, Reading, StoredDelivery, StoredNotification, Violation};
 pub use registry::{ApiKey, Registry, Tenant};
 pub use suppressions::{Asked, NewSuppression, StoredSuppression, Suppressed, SuppressionFilter, Suppressions};
+pub use switches::{OpenCalls, SwitchedBy, Switches};
 pub use trail::Deed;
 
 use crate::ids::InstanceId;
@@ -88,11 +92,23 @@ pub trait Store: Registry + Outbox + Reading + Mailbox {
     /// Addresses that are not written to.
     fn suppressions(&self) -> &dyn Suppressions;
 
+    /// What is measured.
+    fn gauges(&self) -> &dyn Gauges;
+
+    /// What operators have paused.
+    fn pauses(&self) -> &dyn Switches;
+
     /// Brings the schema up to this binary's, under one lock.
     ///
     /// # Errors
     /// Also when the schema says that it needs a newer binary.
     async fn migrate(&self) -> Result<(), StoreError>;
+
+    /// The migrations that `migrate` would apply, as number and name; nothing is changed.
+    ///
+    /// # Errors
+    /// When the schema cannot be read.
+    async fn pending_migrations(&self) -> Result<Vec<String>, StoreError>;
 
     /// The database's own time, for anchoring the process clock; `None` where the process clock is the database's.
     ///

@@ -20,6 +20,7 @@ use tidings_core::words::Mode;
 use super::Api;
 use super::keys::KeyId;
 use super::limits;
+use super::ports::Port;
 use super::problem::{Code, Problem};
 
 const DIGITS: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
@@ -105,6 +106,8 @@ pub struct Caller {
     /// The only mode that exists for this key.
     pub mode: Mode,
     principal: Arc<Principal>,
+    /// Whether the request came in where operators do.
+    is_at_operators_port: bool,
 }
 
 /// A key that was found, and whose it is.
@@ -129,6 +132,9 @@ impl Caller {
     /// # Errors
     /// `scope_missing`, naming it.
     pub fn require(&self, scope: Scope) -> Result<(), Problem> {
+        if !self.is_at_operators_port && matches!(scope, Scope::Ops | Scope::Admin) {
+            return Err(Problem::not_found());
+        }
         if self.has(scope) {
             return Ok(());
         }
@@ -168,7 +174,7 @@ impl Caller {
             revoked_at: None,
         };
         let tenant = Tenant { id: key.tenant, name: "default".to_owned(), active: true };
-        Self { tenant: key.tenant, mode, principal: Arc::new(Principal { key, tenant }) }
+        Self { tenant: key.tenant, mode, principal: Arc::new(Principal { key, tenant }), is_at_operators_port: true }
     }
 }
 
@@ -224,6 +230,7 @@ pub(super) async fn caller(api: &Api, request: &HttpRequest) -> Result<Caller, P
     match header.split_once(' ') {
         Some((scheme, key)) if scheme.eq_ignore_ascii_case("bearer") => {
             let caller = by_key(api, limits::peer(request), key.trim()).await?;
+            let caller = Caller { is_at_operators_port: Port::of(request).serves_operators(), ..caller };
             limits::note(api, request, &caller);
             Ok(caller)
         }
@@ -284,7 +291,7 @@ fn judge(principal: Arc<Principal>, sandbox_only: bool, now: Timestamp) -> Resul
         "test" => Mode::Test,
         _ => return Err(Problem::internal(&StoreError::Unreadable("an API key of an unknown kind".to_owned()))),
     };
-    Ok(Caller { tenant: key.tenant, mode, principal })
+    Ok(Caller { tenant: key.tenant, mode, principal, is_at_operators_port: true })
 }
 
 #[cfg(test)]

@@ -13,8 +13,10 @@ use tidings_core::store::{Store, StoreError};
 use tokio::runtime::Handle;
 
 use crate::app::App;
+use ports::Port;
 use problem::Problem;
 
+mod accounts;
 mod acts;
 pub mod auth;
 mod batch;
@@ -34,8 +36,10 @@ mod list;
 mod listing;
 mod meanings;
 mod message;
+mod metrics;
 mod notifications;
 mod page;
+mod ports;
 pub mod problem;
 mod query;
 mod read;
@@ -43,6 +47,7 @@ mod reference;
 mod reuse;
 mod sandbox;
 mod suppressions;
+mod switches;
 #[cfg(test)]
 mod tests;
 pub mod view;
@@ -64,13 +69,21 @@ pub struct Api {
     places: hold::Places,
     limits: limits::Limits,
     runtime: Handle,
+    measurements: metrics::Measurements,
 }
 
 impl Api {
     /// Handlers of this process; store calls run on the present runtime.
     pub fn new(app: Arc<App>) -> Self {
-        let (limits, places) = (limits::Limits::new(&app.settings), hold::Places::new());
-        Self { app, keys: auth::Keys::new(), room: body::Room::new(), places, limits, runtime: Handle::current() }
+        Self {
+            keys: auth::Keys::new(),
+            room: body::Room::new(),
+            places: hold::Places::new(),
+            limits: limits::Limits::new(&app.settings),
+            runtime: Handle::current(),
+            measurements: metrics::Measurements::default(),
+            app,
+        }
     }
 
     /// Asks the store, within the budget. The call runs on the process's runtime: a connection that is opened by it
@@ -93,19 +106,32 @@ impl Api {
 pub struct Server {
     /// Where, with the port that was chosen.
     pub address: SocketAddr,
+    /// Where operators come in, if not there.
+    pub admin: Option<SocketAddr>,
     /// Stops it.
     pub handle: ServerHandle,
+    admin_handle: Option<ServerHandle>,
+}
+
+impl Server {
+    /// Takes no more requests, and returns when those that run have ended. Operators may look until the last.
+    pub async fn stop(&self) {
+        self.handle.stop(true).await;
+        if let Some(admin) = &self.admin_handle {
+            admin.stop(true).await;
+        }
+    }
 }
 
 /// Why nothing listens.
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
     /// Another process has the port.
-    #[error("{0} is in use by another process: choose another with server.bind (TIDINGS__SERVER__BIND)")]
-    InUse(SocketAddr),
+    #[error("{0} is in use by another process: choose another with {1} (TIDINGS__{2})")]
+    InUse(SocketAddr, &'static str, String),
     /// Anything else.
-    #[error("cannot listen at {0} (server.bind)")]
-    Refused(SocketAddr, #[source] std::io::Error),
+    #[error("cannot listen at {0} ({1})")]
+    Refused(SocketAddr, &'static str, #[source] std::io::Error),
 }
 
 /// Starts to serve. The server goes on by itself until its handle stops it; signals are not its business.
@@ -113,25 +139,46 @@ pub enum ListenError {
 /// # Errors
 /// When the address cannot be used.
 pub async fn listen(app: Arc<App>) -> Result<Server, ListenError> {
-    let bind = app.settings.server.bind;
-    let api = web::Data::new(Api::new(app.clone()));
+    let settings = &app.settings.server;
+    let (bind, admin_bind) = (settings.bind, settings.admin_bind);
+    let api = web::Data::new(Api::new(app));
+    let port = if admin_bind.is_some() { Port::Applications } else { Port::Only };
+    let (address, handle) = serve(api.clone(), bind, "server.bind", port)?;
+    let admin = admin_bind.map(|bind| serve(api, bind, "server.admin_bind", Port::Operators));
+    let admin = match admin.transpose() {
+        Ok(admin) => admin,
+        Err(err) => {
+            handle.stop(false).await;
+            return Err(err);
+        }
+    };
+    let (admin, admin_handle) = admin.unzip();
+    Ok(Server { address, admin, handle, admin_handle })
+}
+
+fn serve(api: web::Data<Api>, bind: SocketAddr, setting: &'static str, port: Port) -> Result<(SocketAddr, ServerHandle), ListenError> {
     let workers = std::thread::available_parallelism().map_or(1, usize::from).min(MOST_WORKERS);
+    let workers = if port == Port::Operators { 1 } else { workers };
     // A request that runs when the server stops gets its budget.
     let shutdown = BUDGET.as_secs() + 1;
-    let server = HttpServer::new(move || Routes::new().app_data(api.clone()).wrap(from_fn(frame::frame)).configure(routes))
-        .workers(workers)
-        .max_connections(CONNECTIONS)
-        .keep_alive(Duration::from_secs(75))
-        .client_request_timeout(HEAD_PATIENCE)
-        .client_disconnect_timeout(Duration::from_secs(1))
-        .tcp_nodelay(true)
-        .shutdown_timeout(shutdown)
-        .disable_signals()
-        .bind(bind)
-        .map_err(|err| match err.kind() {
-            std::io::ErrorKind::AddrInUse => ListenError::InUse(bind),
-            _ => ListenError::Refused(bind, err),
-        })?;
+    let port = web::Data::new(port);
+    let server = HttpServer::new(move || {
+        let routes_at = Routes::new().app_data(api.clone()).app_data(port.clone());
+        routes_at.wrap(from_fn(ports::guard)).wrap(from_fn(frame::frame)).configure(routes)
+    })
+    .workers(workers)
+    .max_connections(CONNECTIONS)
+    .keep_alive(Duration::from_secs(75))
+    .client_request_timeout(HEAD_PATIENCE)
+    .client_disconnect_timeout(Duration::from_secs(1))
+    .tcp_nodelay(true)
+    .shutdown_timeout(shutdown)
+    .disable_signals()
+    .bind(bind)
+    .map_err(|err| match err.kind() {
+        std::io::ErrorKind::AddrInUse => ListenError::InUse(bind, setting, setting.replace('.', "__").to_uppercase()),
+        _ => ListenError::Refused(bind, setting, err),
+    })?;
     let address = server.addrs().first().copied().unwrap_or(bind);
     let server = server.run();
     let handle = server.handle();
@@ -140,7 +187,7 @@ pub async fn listen(app: Arc<App>) -> Result<Server, ListenError> {
             tracing::error!(%error, "the HTTP server ended");
         }
     });
-    Ok(Server { address, handle })
+    Ok((address, handle))
 }
 
 /// Every path. What is not named here is `404`, with another method `405`.
@@ -173,6 +220,18 @@ pub fn routes(config: &mut web::ServiceConfig) {
         .service(web::resource("/v1/suppressions").route(web::get().to(suppressions::list)).route(web::post().to(suppressions::add)))
         .service(web::resource("/v1/suppressions/lookup").route(web::post().to(suppressions::lookup)))
         .service(web::resource("/v1/suppressions/{id}").route(web::delete().to(suppressions::remove)))
+        .service(web::resource("/v1/accounts").route(web::get().to(accounts::list)))
+        .service(web::resource("/v1/accounts/{name}/pause").route(web::post().to(accounts::pause)))
+        .service(web::resource("/v1/accounts/{name}/resume").route(web::post().to(accounts::resume)))
+        .service(web::resource("/v1/accounts/{name}/test").route(web::post().to(accounts::test)))
+        .service(web::resource("/v1/switches").route(web::get().to(switches::list)))
+        .service(
+            web::resource("/v1/switches/{scope}")
+                .route(web::get().to(switches::one))
+                .route(web::put().to(switches::put))
+                .route(web::delete().to(switches::delete)),
+        )
+        .service(web::resource("/metrics").route(web::get().to(metrics::show)))
         .service(web::resource("/v1/sandbox/messages").route(web::get().to(sandbox::list)).route(web::delete().to(sandbox::clear)))
         .service(web::resource("/v1/sandbox/messages/{id}").route(web::get().to(sandbox::one)))
         .service(web::resource("/v1/sandbox/messages/{id}/attachments/{number}").route(web::get().to(sandbox::attachment)))

@@ -14,7 +14,6 @@ use tidings_core::pointer::Pointer;
 use tidings_core::policy::OnKeyReuse;
 use tidings_core::request::{self, Refused, Request};
 use tidings_core::secrets::FINGERPRINT_VERSION;
-use tidings_core::state::State;
 use tidings_core::store::{Accepted, KeyHolder, StoreError, StoredDelivery, StoredNotification};
 use tidings_core::time::Timestamp;
 
@@ -22,7 +21,7 @@ use super::auth::{self, Caller, Scope};
 use super::frame::RequestId;
 use super::problem::{Code, Existing, Problem};
 use super::query::Query;
-use super::read::{Reader, SuppressionView};
+use super::read::Reader;
 use super::view;
 use super::{Api, BUDGET, body, json, limits, reuse};
 use crate::intake::{self, Call, Intake, Refusal};
@@ -281,6 +280,7 @@ async fn held(api: &Api, caller: &Caller, intake: &Intake, holder: &KeyHolder) -
     match rules.map(|rules| rules.on_key_reuse).unwrap_or_default() {
         OnKeyReuse::FirstWins => replay(api, &stored, Replay::Mismatch),
         OnKeyReuse::Refuse => {
+            api.app.metrics.idem_mismatch.inc();
             let differs = reuse::differs(api, &stored, intake).await;
             Err(Problem::key_reused(Existing::new(stored.id, view::status(&stored)), differs))
         }
@@ -305,6 +305,10 @@ fn is_same(holder: &KeyHolder, fingerprint: &[u8]) -> bool {
 
 fn replay(api: &Api, stored: &StoredNotification, replay: Replay) -> Result<Answer, Problem> {
     let body = view::first_again(&api.app.keyring, stored).map_err(|err| Problem::internal(&err))?;
+    match replay {
+        Replay::Mismatch => api.app.metrics.idem_mismatch.inc(),
+        _ => api.app.metrics.idem_replay.inc(),
+    };
     Ok(Answer { id: stored.id, replay, body })
 }
 
@@ -331,14 +335,16 @@ pub(super) async fn shown(api: &Api, caller: &Caller, id: NotificationId) -> Res
 
 /// What renders answers for this caller.
 pub(super) fn reader<'a>(api: &'a Api, caller: &Caller, former_accounts: &'a HashMap<AccountId, String>) -> Reader<'a> {
+    let now = api.app.now();
     Reader {
+        paused: api.app.pauses.at(now, &api.app.routing),
         keyring: &api.app.keyring,
         routing: &api.app.routing,
         slots: &api.app.slots,
         former_accounts,
-        settings: &api.app.settings,
+        senders: &api.app.settings.senders,
         sees_addresses: caller.has(Scope::Pii),
-        now: api.app.now(),
+        now,
     }
 }
 

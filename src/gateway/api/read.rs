@@ -1,10 +1,10 @@
 //! How a notification stands now: every delivery with what is known of it and how sure that is (S-020).
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use serde::{Serialize, Serializer};
-use tidings_core::address::EmailAddress;
+use tidings_core::address::{EmailAddress, Mailbox};
 use tidings_core::delivery::{AttemptRecord, Delivery, Flags};
 use tidings_core::ids::{AccountId, DeliveryId, NotificationId};
 use tidings_core::secrets::{CannotOpen, Keyring};
@@ -12,13 +12,12 @@ use tidings_core::senders::may_send_as;
 use tidings_core::state::{Certainty, State};
 use tidings_core::status::{Circumstances, held_by, summary, wait_reason};
 use tidings_core::store::{Behind, StoredDelivery, StoredNotification};
+use tidings_core::switches::Paused;
 use tidings_core::time::Timestamp;
 use tidings_core::words::{AttemptOutcome, Channel, Class, Mode, Reason, WaitReason};
-use uuid::Uuid;
 
 use super::suppressions::{SuppressionId, shown_scope};
 use super::view::{Instant, NotificationView, Opened, Pairs, StatusUrl, metadata, status, to_json};
-use crate::config::Settings;
 use crate::routing::{Account, Routing};
 use crate::sealed;
 use crate::slots::Slots;
@@ -32,7 +31,9 @@ pub(super) struct Reader<'a> {
     /// Names of accounts that are no longer configured.
     pub(super) former_accounts: &'a HashMap<AccountId, String>,
     /// The names of senders.
-    pub(super) settings: &'a Settings,
+    pub(super) senders: &'a BTreeMap<String, Mailbox>,
+    /// What operators have paused.
+    pub(super) paused: Paused,
     /// Whether the reader may see addresses.
     pub(super) sees_addresses: bool,
     /// What hinders each account of this process now.
@@ -131,7 +132,7 @@ impl Reader<'_> {
                 .suppression
                 .as_ref()
                 .filter(|_| !delivery.state.is_open())
-                .map(|behind| SuppressionView::of(self.settings, behind)),
+                .map(|behind| SuppressionView::of(self.senders, behind)),
             summary: summary(delivery, &Circumstances { waits_for, account, next_account }),
             available_at: delivery.available_at.filter(|_| delivery.state.is_waiting() && !delivery.blocked).map(Instant),
             expires_at: Instant(delivery.expires_at),
@@ -164,10 +165,16 @@ impl Reader<'_> {
             account.is_on && delivery.sender.as_deref().is_none_or(|sender| may_send_as(&account.sends_as, sender))
         };
         let accounts = self.routing.of_lane(delivery.lane).into_iter().flat_map(|route| &route.accounts);
-        let eligible: Vec<_> = accounts.filter(may).collect();
-        let held_by = held_by(eligible.iter().map(|account| self.slots.wait_reason(account.id, self.now)));
-        let next_account = if let [only] = eligible.as_slice() { Some(only.name.as_str()) } else { None };
-        (held_by, next_account)
+        let able: Vec<_> = accounts.filter(may).collect();
+        if self.paused.holds(delivery) {
+            return (Some(WaitReason::Paused), None);
+        }
+        let first = able.first().map(|account| account.id);
+        let is_spared = |id: AccountId| self.paused.spares(id, Some(id) == first);
+        let hindered = |id: AccountId| if is_spared(id) { Some(WaitReason::Paused) } else { self.slots.wait_reason(id, self.now) };
+        let free: Vec<_> = able.iter().filter(|account| !is_spared(account.id)).collect();
+        let next_account = if let [only] = free.as_slice() { Some(only.name.as_str()) } else { None };
+        (held_by(able.iter().map(|account| hindered(account.id))), next_account)
     }
 
     fn account(&self, id: AccountId) -> Option<&str> {
@@ -303,11 +310,11 @@ struct SuppressionView<'a> {
 }
 
 impl<'a> SuppressionView<'a> {
-    fn of(settings: &Settings, behind: &'a Behind) -> Self {
+    fn of(senders: &BTreeMap<String, Mailbox>, behind: &'a Behind) -> Self {
         Self {
             id: SuppressionId(behind.id),
             reason: behind.reason.as_deref(),
-            scope: behind.scope.as_deref().map(|scope| shown_scope(settings, scope)),
+            scope: behind.scope.as_deref().map(|scope| shown_scope(senders, scope)),
             created_at: behind.created_at.map(Instant),
         }
     }

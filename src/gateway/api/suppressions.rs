@@ -3,11 +3,12 @@
 //!
 //! To read them takes the scope `read`, to add some `send`, since that can only keep messages back; to remove one `ops`.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use actix_web::{HttpRequest, HttpResponse, web};
 use serde::{Serialize, Serializer};
-use tidings_core::address::EmailAddress;
+use tidings_core::address::{EmailAddress, Mailbox};
 use tidings_core::fault::{Fault, Faults};
 use tidings_core::nearest::nearest;
 use tidings_core::request::{Suppress, parse_reason, parse_scope, parse_suppression_lookup, parse_suppressions};
@@ -164,9 +165,9 @@ fn author_of(settings: &Settings, name: &str) -> Result<String, String> {
 }
 
 /// A scope as it is shown: a declared sender by its name.
-pub(super) fn shown_scope(settings: &Settings, scope: &str) -> String {
+pub(super) fn shown_scope(senders: &BTreeMap<String, Mailbox>, scope: &str) -> String {
     let Ok(SuppressionScope::Sender(author)) = scope.parse() else { return scope.to_owned() };
-    let name = settings.senders.iter().find(|(_, mailbox)| mailbox.email.canonical() == author).map(|(name, _)| name);
+    let name = senders.iter().find(|(_, mailbox)| mailbox.email.canonical() == author).map(|(name, _)| name);
     name.map_or_else(|| scope.to_owned(), |name| format!("sender:{name}"))
 }
 
@@ -220,7 +221,7 @@ impl<'a> View<'a> {
             address: address.map(shown),
             channel: row.channel,
             reason: &row.reason,
-            scope: shown_scope(&api.app.settings, &row.scope),
+            scope: shown_scope(&api.app.settings.senders, &row.scope),
             source: &row.source,
             note: row.note.as_deref(),
             created_at: Instant(row.created_at),

@@ -14,6 +14,7 @@ mod keys;
 mod limits;
 mod listing;
 mod matrix;
+mod operating;
 mod reuse;
 mod rig;
 mod sandbox;

@@ -6,6 +6,7 @@
 
 use std::fmt::Write as _;
 use std::io::IsTerminal as _;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -41,6 +42,18 @@ impl Client {
     /// # Errors
     /// When there is no URL or no key, saying how to give one.
     pub(super) fn of_process(config: Option<PathBuf>) -> anyhow::Result<Self> {
+        Self::of(config, |settings| settings.server.bind)
+    }
+
+    /// The same for what operators do, which has a port of its own where `server.admin_bind` is set.
+    ///
+    /// # Errors
+    /// When there is no URL or no key, saying how to give one.
+    pub(super) fn of_operator(config: Option<PathBuf>) -> anyhow::Result<Self> {
+        Self::of(config, |settings| settings.server.admin_bind.unwrap_or(settings.server.bind))
+    }
+
+    fn of(config: Option<PathBuf>, bind: impl Fn(&Settings) -> SocketAddr) -> anyhow::Result<Self> {
         let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
         let (url, key) = (variable(URL_VARIABLE), variable(KEY_VARIABLE));
         let settings = match (&url, &key) {
@@ -50,7 +63,7 @@ impl Client {
         };
         let base = match (url, &settings) {
             (Some(url), _) => given_url(&url)?,
-            (None, Some(settings)) => local_url(settings)?,
+            (None, Some(settings)) => local_url(bind(settings))?,
             (None, None) => bail!("{URL_VARIABLE} is not set"),
         };
         let key = match (key, &settings) {
@@ -62,7 +75,10 @@ impl Client {
     }
 
     fn new(base: Url, key: String) -> anyhow::Result<Self> {
-        let http = reqwest::Client::builder()
+        let builder = reqwest::Client::builder();
+        // No proxy stands between this machine and itself.
+        let builder = if is_here(&base) { builder.no_proxy() } else { builder };
+        let http = builder
             .timeout(PATIENCE)
             .connect_timeout(CONNECT_PATIENCE)
             // Another host is not to be given the key.
@@ -152,14 +168,23 @@ fn refusal(status: u16, body: &[u8]) -> String {
     said
 }
 
+fn is_here(base: &Url) -> bool {
+    match base.host() {
+        Some(url::Host::Domain(name)) => name == "localhost",
+        Some(url::Host::Ipv4(ip)) => ip.is_loopback(),
+        Some(url::Host::Ipv6(ip)) => ip.is_loopback(),
+        None => false,
+    }
+}
+
 fn given_url(url: &str) -> anyhow::Result<Url> {
     let parsed = Url::parse(url).ok().filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host());
     parsed.with_context(|| format!("{URL_VARIABLE} is not a URL such as \"http://127.0.0.1:8080\""))
 }
 
 /// The server on this machine.
-fn local_url(settings: &Settings) -> anyhow::Result<Url> {
-    let address = reachable(settings.server.bind).with_context(|| format!("set {URL_VARIABLE} to the server's URL"))?;
+fn local_url(bind: SocketAddr) -> anyhow::Result<Url> {
+    let address = reachable(bind).with_context(|| format!("set {URL_VARIABLE} to the server's URL"))?;
     Ok(format!("http://{address}").parse()?)
 }
 

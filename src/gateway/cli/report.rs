@@ -3,6 +3,7 @@
 use std::fmt;
 
 use serde::Serialize;
+use tidings_providers::dkim::DnsRecord;
 
 use crate::config::{self, ConfigError, Finding, Settings, Severity};
 
@@ -12,13 +13,24 @@ pub(super) struct Report {
     findings: Vec<Finding>,
     /// Secrets that were not there and did not have to be.
     unresolved: Vec<String>,
+    /// TXT records without which nobody believes what is signed.
+    dns: Vec<DnsRecord>,
+}
+
+/// The most that one string of a TXT record holds.
+const TXT_STRING: usize = 255;
+
+/// A TXT record in the form of a zone file, in several strings where one is too short.
+fn zone_line(record: &DnsRecord) -> String {
+    let strings = record.txt.as_bytes().chunks(TXT_STRING).map(|piece| format!("\"{}\"", String::from_utf8_lossy(piece)));
+    format!("{}. TXT {}", record.name, strings.collect::<Vec<_>>().join(" "))
 }
 
 impl Report {
     pub(super) fn of(loaded: Result<Settings, ConfigError>) -> Self {
         match loaded {
-            Ok(settings) => Self { findings: config::check(&settings), unresolved: settings.unresolved },
-            Err(err) => Self { findings: err.faults.into_iter().map(Finding::from).collect(), unresolved: Vec::new() },
+            Ok(settings) => Self { findings: config::check(&settings), dns: settings.dkim.records(), unresolved: settings.unresolved },
+            Err(err) => Self { findings: err.faults.into_iter().map(Finding::from).collect(), unresolved: Vec::new(), dns: Vec::new() },
         }
     }
 
@@ -42,6 +54,9 @@ impl fmt::Display for Report {
                 Severity::Fault => "fault  ",
             };
             writeln!(f, "{word}  {finding}")?;
+        }
+        for record in &self.dns {
+            writeln!(f, "publish  {}", zone_line(record))?;
         }
         let count = |severity| self.findings.iter().filter(|finding| finding.severity == severity).count();
         match (count(Severity::Fault), count(Severity::Warning)) {
@@ -73,13 +88,20 @@ mod tests {
 
     #[test]
     fn the_worst_finding_decides_and_each_is_shown_with_its_setting() {
-        let report = |findings| Report { findings, unresolved: vec![] };
+        let report = |findings| Report { findings, unresolved: vec![], dns: vec![] };
         assert_eq!(report(vec![]).worst(), None);
         assert_eq!(report(vec![]).to_string(), "the configuration is fine");
         let both = report(vec![finding(Severity::Fault), finding(Severity::Warning)]);
         assert_eq!(both.worst(), Some(Severity::Fault));
         assert_eq!(both.to_string(), "fault    server.bind: is odd\nwarning  server.bind: is odd\nfaults: 1, warnings: 1");
         assert!(both.to_json().contains("\"severity\": \"fault\""));
+    }
+
+    #[test]
+    fn a_long_record_is_shown_in_strings_that_a_zone_file_takes() {
+        let record = DnsRecord { name: "s1._domainkey.example.com".to_owned(), txt: "x".repeat(300) };
+        let (first, second) = ("x".repeat(255), "x".repeat(45));
+        assert_eq!(zone_line(&record), format!("s1._domainkey.example.com. TXT \"{first}\" \"{second}\""));
     }
 
     #[test]

@@ -54,6 +54,17 @@ pub enum AccountState {
     Off,
 }
 
+impl AccountState {
+    /// The word in the configuration.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::On => "on",
+            Self::ReceiveOnly => "receive_only",
+            Self::Off => "off",
+        }
+    }
+}
+
 // Secrets never reach a log (S-212).
 impl fmt::Debug for Account {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -119,7 +119,9 @@ fn account_alone(account: &Account, settings: &Settings, findings: &mut Vec<Find
         findings.push(finding(Severity::Fault, format!("accounts.{name}.tls"), text));
     }
     if !account.is_incomplete {
-        let context = Context { clock: Arc::new(WallClock), concurrency: 1, default_helo: settings.server.public_host(), sandbox: None };
+        let dkim = settings.dkim.clone();
+        let default_helo = settings.server.public_host();
+        let context = Context { clock: Arc::new(WallClock), concurrency: 1, default_helo, dkim, sandbox: None };
         findings.extend(account.adapter(&context).err().map(Finding::from));
     }
 }

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 
 mod accounts;
 pub mod check;
+mod dkim;
 mod kinds;
 mod layers;
 mod routes;

@@ -17,6 +17,7 @@ const LONGEST_STOP: Duration = Duration::from_secs(600);
 #[allow(missing_docs, reason = "config/tidings.toml has a sentence about each")]
 pub struct Server {
     pub bind: SocketAddr,
+    pub admin_bind: Option<SocketAddr>,
     pub public_url: Option<Url>,
     pub data_dir: PathBuf,
     pub linger: Duration,
@@ -69,6 +70,7 @@ impl Server {
                 .get("bind")
                 .parsed("an address and a port such as \"127.0.0.1:8080\" or \"[::]:8080\"", |text| text.parse().ok())
                 .unwrap_or(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))),
+            admin_bind: table.get("admin_bind").parsed("an address and a port such as \"127.0.0.1:8081\"", |text| text.parse().ok()),
             public_url: table.get("public_url").parsed("a URL such as \"https://tidings.example.com\"", public_url),
             data_dir: table.get("data_dir").path().unwrap_or_default(),
             linger: stop("linger"),

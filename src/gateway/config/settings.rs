@@ -1,6 +1,7 @@
 //! The settings in their types, and how each section is read. The accounts, routes and rules have files of their own.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -13,6 +14,7 @@ use tidings_core::secrets::Secret;
 use tracing_subscriber::EnvFilter;
 
 use super::accounts::{self, Account};
+use super::dkim;
 use super::routes::{self, Routes};
 use super::rules;
 use super::server::{Server, Store};
@@ -45,6 +47,8 @@ pub struct Settings {
     /// Which accounts carry what, where it is said.
     pub routes: Routes,
     pub(super) rules: Rules,
+    /// What signs the mail of which domain.
+    pub dkim: Arc<tidings_providers::dkim::Keys>,
     /// Bounds on requests.
     pub limits: Limits,
     /// The built-in stand-in for all providers.
@@ -147,7 +151,7 @@ impl Settings {
         let Rules { critical, transactional, bulk, categories } = &self.rules;
         let categories: BTreeMap<_, _> = categories.iter().collect();
         let process = (&self.server, &self.store, &self.limits, &self.sandbox, &self.log);
-        let sending = (&self.accounts, (&self.senders, &self.tenants), &self.routes, critical, transactional, bulk, categories);
+        let sending = (&self.accounts, (&self.senders, &self.tenants, &self.dkim), &self.routes, critical, transactional, bulk, categories);
         Sha256::digest(format!("{process:?}{sending:?}")).into()
     }
 
@@ -191,11 +195,13 @@ impl Settings {
         let tenants = root.table("tenants", |table| tenants::read(table, &senders));
         let routes = root.table("routes", |table| Routes::read(table, &accounts));
         let rules = rules::read(root, &senders);
+        let dkim = Arc::new(root.table("dkim", dkim::read));
         let limits = root.table("limits", Limits::read);
         let sandbox = root.table("sandbox", |table| Sandbox { enabled: table.get("enabled").flag().unwrap_or_default() });
         let log = root.table("log", Log::read);
         root.refuse_the_rest();
-        Self { server, store, secrets, bootstrap, accounts, senders, tenants, routes, rules, limits, sandbox, log, unresolved: Vec::new() }
+        let unresolved = Vec::new();
+        Self { server, store, secrets, bootstrap, accounts, senders, tenants, routes, rules, dkim, limits, sandbox, log, unresolved }
     }
 }
 

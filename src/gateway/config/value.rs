@@ -151,7 +151,15 @@ impl<'r> Setting<'r> {
 
     /// The items of a list, each as a setting of its own.
     pub(super) fn items(&self) -> Option<Vec<Setting<'r>>> {
-        let form = "a list of texts such as [\"a\", \"b\"]";
+        self.list("a list of texts such as [\"a\", \"b\"]")
+    }
+
+    /// The items of a list of tables, for their faults in the form that it should have.
+    pub(super) fn tables(&self, form: &str) -> Option<Vec<Table<'r>>> {
+        Some(self.list(form)?.into_iter().map(Setting::into_table).collect())
+    }
+
+    fn list(&self, form: &str) -> Option<Vec<Setting<'r>>> {
         let node = self.typed(form)?;
         let Value::List(items) = &node.value else { return self.expected(form) };
         let item = |item: &Rc<Node>| Setting { reader: self.reader, name: self.name.clone(), layers: vec![item.clone()] };

@@ -52,7 +52,14 @@ async fn main() -> Result<(), Failed> {
             LanePlan { lane, class: Class::Transactional, route: vec![account], limit: slots, tenant_limit: slots, cursor: None, low };
         let capacity = AccountCapacity { account, free: slots, free_for_others: slots, free_for_bulk: slots };
         let lease_until = now.plus(Duration::from_secs(600));
-        let claim = Some(ClaimPlan { instance, lease_until, lanes: vec![lane], accounts: vec![capacity], sends_as: Default::default() });
+        let claim = Some(ClaimPlan {
+            instance,
+            lease_until,
+            lanes: vec![lane],
+            accounts: vec![capacity],
+            sends_as: Default::default(),
+            paused: Default::default(),
+        });
         let results = pace.time(store.commit(&rules, WriteBatch { claim, ..WriteBatch::default() }, now)).await;
         let dispatched = results.claim.ok_or("a claim was asked for")??.dispatched;
         if dispatched.is_empty() {

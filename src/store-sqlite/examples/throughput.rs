@@ -108,7 +108,14 @@ fn plan(instance: InstanceId, lane: LaneId, account: AccountId, limit: u16) -> C
     let route = vec![account];
     let lane = LanePlan { lane, class: Class::Transactional, route, limit, tenant_limit: limit, cursor: None, low: None };
     let accounts = vec![AccountCapacity { account, free: limit, free_for_others: limit, free_for_bulk: limit }];
-    ClaimPlan { instance, lease_until: NOW.plus(Duration::from_secs(60)), lanes: vec![lane], accounts, sends_as: Default::default() }
+    ClaimPlan {
+        instance,
+        lease_until: NOW.plus(Duration::from_secs(60)),
+        lanes: vec![lane],
+        accounts,
+        sends_as: Default::default(),
+        paused: Default::default(),
+    }
 }
 
 fn acceptance(delivery: &Delivery, account: AccountId) -> Finish {

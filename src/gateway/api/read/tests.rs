@@ -1,5 +1,6 @@
 //! Reads of a notification in the middle of its life.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -138,10 +139,11 @@ fn second_try() -> StoredNotification {
 fn read(stored: &StoredNotification, routing: &Routing, sees_addresses: bool) -> serde_json::Value {
     let former_accounts = HashMap::from([(AccountId(9), "old-relay".to_owned())]);
     let reader = Reader {
+        paused: Paused::default(),
         keyring: &keyring(),
         routing,
         former_accounts: &former_accounts,
-        settings: &Settings::default(),
+        senders: &BTreeMap::new(),
         sees_addresses,
         slots: &Slots::new(&routing.accounts),
         now: NOW,
@@ -180,13 +182,14 @@ fn an_address_that_was_erased_is_null_and_a_foreign_one_opens_nothing() {
     stored.deliveries[0].address = None;
     assert_eq!(read(&stored, &routing(true), true)["deliveries"][0]["to"], serde_json::Value::Null);
     stored.deliveries[0].address = stored.deliveries[0].reference.clone();
-    let (routing, former_accounts, settings) = (routing(true), HashMap::new(), Settings::default());
+    let (routing, former_accounts, senders) = (routing(true), HashMap::new(), BTreeMap::new());
     let slots = Slots::new(&routing.accounts);
     let reader = Reader {
+        paused: Paused::default(),
         keyring: &keyring(),
         routing: &routing,
         former_accounts: &former_accounts,
-        settings: &settings,
+        senders: &senders,
         sees_addresses: true,
         slots: &slots,
         now: NOW,

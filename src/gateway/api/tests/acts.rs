@@ -48,6 +48,7 @@ impl Worker<'_> {
             lanes: routes.iter().map(lane).collect(),
             accounts: vec![capacity],
             sends_as: Arc::default(),
+            paused: Default::default(),
         };
         app.writer.claim(plan).await.unwrap().dispatched
     }

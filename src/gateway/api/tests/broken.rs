@@ -73,8 +73,17 @@ impl Store for Broken {
     fn suppressions(&self) -> &dyn Suppressions {
         self.inner.suppressions()
     }
+    fn gauges(&self) -> &dyn Gauges {
+        self.inner.gauges()
+    }
+    fn pauses(&self) -> &dyn Switches {
+        self.inner.pauses()
+    }
     async fn migrate(&self) -> Result<(), StoreError> {
         self.inner.migrate().await
+    }
+    async fn pending_migrations(&self) -> Result<Vec<String>, StoreError> {
+        self.inner.pending_migrations().await
     }
     async fn time(&self) -> Result<Option<Timestamp>, StoreError> {
         self.inner.time().await

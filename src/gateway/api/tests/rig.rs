@@ -23,6 +23,8 @@ use crate::api::{Api, auth, frame, routes};
 use crate::app::{App, Readiness};
 use crate::clock::StoreClock;
 use crate::config::{self, MissingSecrets, Settings, Sources};
+use crate::metrics::Metrics;
+use crate::pauses::Pauses;
 use crate::routing::{Account, MAIN_ROUTE, Route, Routing, SANDBOX_ROUTE};
 use crate::slots::Slots;
 use crate::wake::Wake;
@@ -136,14 +138,18 @@ impl Rig {
         let clock = Arc::new(StoreClock::start());
         let rules = Arc::new(settings.rules());
         let wake = Arc::new(Wake::default());
+        let metrics = Arc::new(Metrics::new("digest"));
         let app = Arc::new(App {
-            writer: Writer::start(store.clone(), clock.clone(), rules.clone(), wake.clone()),
+            slots: Arc::new(Slots::new(&routing.accounts)),
+            pauses: Pauses::default(),
+            metrics: metrics.clone(),
+            started: std::time::Instant::now(),
+            writer: Writer::start(store.clone(), clock.clone(), rules.clone(), wake.clone(), metrics.clone()),
             settings,
             rules,
             store: store.clone(),
             clock,
             keyring: Arc::new(Keyring::derive(&[7; 32])),
-            slots: Arc::new(Slots::new(&routing.accounts)),
             routing,
             wake,
             readiness: Readiness::default(),

@@ -38,7 +38,7 @@ async fn it_listens_on_a_port_of_its_choice_and_stops_when_told() {
 
     let again = Rig::start(Accounts::Relay, &format!("[server]\nbind = \"{}\"\n", server.address)).await;
     let Err(error) = api::listen(again.app.clone()).await else { panic!("the port is in use") };
-    assert!(matches!(error, ListenError::InUse(address) if address == server.address));
+    assert!(matches!(error, ListenError::InUse(address, ..) if address == server.address));
     assert!(error.to_string().contains("server.bind"));
 
     server.handle.stop(true).await;

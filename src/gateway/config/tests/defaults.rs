@@ -83,7 +83,7 @@ fn the_examples_of_the_built_in_file_are_settings_as_they_stand() {
     assert_eq!(all.author_of_tenant("acme"), all.author_of("login-code"));
     assert_eq!(all.limits.tenant_rate, Some(Rate { per_second: 100, burst: 200 }));
     assert_eq!(all.rules().categories["login-code"].on_key_reuse, OnKeyReuse::FirstWins);
-    assert_eq!(all.unresolved.len(), 3, "{:?}", all.unresolved);
+    assert_eq!(all.unresolved.len(), 4, "{:?}", all.unresolved);
 }
 
 #[test]
@@ -98,8 +98,13 @@ fn the_examples_pass_an_offline_check() {
 #[test]
 fn every_kind_and_its_adapter_agree_on_the_names() {
     for (kind, settings) in kinds::KINDS {
-        let context =
-            tidings_providers::Context { clock: std::sync::Arc::new(check::WallClock), concurrency: 1, default_helo: None, sandbox: None };
+        let context = tidings_providers::Context {
+            clock: std::sync::Arc::new(check::WallClock),
+            concurrency: 1,
+            default_helo: None,
+            dkim: Default::default(),
+            sandbox: None,
+        };
         let Err(err) = tidings_providers::build(kind, json!({"qqqqqqqq": 1}), &context) else { panic!("{kind} takes any setting") };
         let err = err.to_string();
         let of_adapter: Vec<&str> = err.split('`').skip(3).step_by(2).collect();

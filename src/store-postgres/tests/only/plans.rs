@@ -16,7 +16,11 @@ use crate::store_suite::{Database as _, World, accepted, at};
 const HOT: &[(&str, &str, &str)] = &[
     ("accept: who holds the keys", "JOIN idempotency i ON", "'{1}', '{0}', '{order-1}'"),
     ("claim: the ring of tenants", "t.found < $5", "{lane}, 0, 1000, {now}, 16, 512"),
-    ("claim: due rows of tenants", "FOR UPDATE SKIP LOCKED) q", "{lane}, '{1,2,3}', '-infinity', {now}, 1::smallint, 8, 50, '{}'"),
+    (
+        "claim: due rows of tenants",
+        "FOR UPDATE SKIP LOCKED) q",
+        "{lane}, '{1,2,3}', '-infinity', {now}, 1::smallint, 8, 50, '{}', '{digest}', 32767::smallint",
+    ),
     ("claim: facts", "FROM suppressions s", "{waiting}, {now}"),
     ("finish: lock", "WHERE q.id = ANY($1) ORDER BY q.id FOR UPDATE OF q", "{running}"),
     ("finish: what is on record", "AS \"is_acceptance!\"", "{ended}"),
@@ -28,7 +32,7 @@ const HOT: &[(&str, &str, &str)] = &[
     ("sweep: expiry", "WHERE q.expires_at <= $1", "{now}, 100"),
     ("sweep: checks", "WHERE q.check_at <= $1", "{now}, 100"),
     ("sweep: acceptances", "AND accepted_at IS NOT NULL", "{ended}"),
-    ("outgoing", "n.idempotency_key, n.schema_version, c.body", "{running}, {running}"),
+    ("outgoing", "SELECT d.id, d.address, d.copies, d.message_id, n.idempotency_key", "{running}, {running}"),
     ("by key", "idempotency_key = $3", "1, 0::smallint, 'order-1'"),
     ("status: notification", "WHERE tenant_id = $1 AND id = $2 AND mode = $3", "1, {one}, 0::smallint"),
     ("status: records", "FROM deliveries d WHERE d.id = ANY($1::uuid[]) ORDER BY d.id", "{ended}"),

@@ -58,7 +58,8 @@ async fn no_statement_scans_a_table_that_grows() {
     // Plans flip when the statistics know of rows: look at both.
     for stage in ["empty", "analyzed"] {
         for sql in statements() {
-            let counts_all = sql.trim() == "SELECT count(*) FROM queue";
+            // What is counted as a whole, every few seconds at most.
+            let counts_all = sql.trim() == "SELECT count(*) FROM queue" || sql.contains("FROM queue GROUP BY lane, state");
             let scans: Vec<_> = plan(&mut connection, &sql).await.into_iter().filter(|line| scans_growing(line)).collect();
             assert!(scans.is_empty() || counts_all, "{stage}: {scans:?} in {sql}");
         }

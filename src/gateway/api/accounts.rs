@@ -1,0 +1,180 @@
+//! `/v1/accounts`: how the provider accounts are, and what operators do with one: pause, resume, test.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use actix_web::{HttpRequest, HttpResponse, web};
+use serde_json::{Value, json};
+use tidings_core::adapter::{Crossing, Outgoing};
+use tidings_core::address::Mailbox;
+use tidings_core::content::{Content, EmailContent};
+use tidings_core::ids::{Handle, NotificationId};
+use tidings_core::outcome::{Outcome, Report};
+use tidings_core::request::operating;
+use tidings_core::store::{OpenCalls, SwitchedBy};
+use tidings_core::switches::Scope;
+use tidings_core::words::Class;
+
+use super::auth::{self, Caller};
+use super::problem::{Code, Problem};
+use super::query::Query;
+use super::switches::{self, LONGEST_BODY};
+use super::{Api, body};
+use crate::app::App;
+use crate::routing::Account;
+use crate::slots::Hindrance;
+
+/// How long a test waits for the provider.
+const TEST_PATIENCE: Duration = Duration::from_secs(30);
+
+/// `GET /v1/accounts`
+pub(super) async fn list(http: HttpRequest, api: web::Data<Api>) -> Result<HttpResponse, Problem> {
+    let caller = auth::caller(&api, &http).await?;
+    caller.require(auth::Scope::Ops)?;
+    Query::read(&http, &[])?;
+    let open = api.read(|store| async move { store.pauses().open_calls().await }).await?;
+    let items: Vec<Value> = api.app.routing.accounts.iter().map(|account| shown(&api.app, account, &open)).collect();
+    Ok(HttpResponse::Ok().json(json!({ "items": items, "next": null })))
+}
+
+/// `POST /v1/accounts/{name}/pause`
+pub(super) async fn pause(
+    http: HttpRequest,
+    name: web::Path<String>,
+    payload: web::Payload,
+    api: web::Data<Api>,
+) -> Result<HttpResponse, Problem> {
+    let (caller, account) = operator(&api, &http, &name).await?;
+    let (body, _room) = body::read(&api.room, &http, payload, LONGEST_BODY).await?;
+    if !body.is_empty() {
+        body::require_json(&http)?;
+    }
+    let asked = operating::parse_pause(&body, api.app.now())?;
+    switches::set(&api, &caller, Scope::Account(account.name.clone()), asked).await?;
+    one(&api, &account).await
+}
+
+/// `POST /v1/accounts/{name}/resume`
+pub(super) async fn resume(http: HttpRequest, name: web::Path<String>, api: web::Data<Api>) -> Result<HttpResponse, Problem> {
+    let (caller, account) = operator(&api, &http, &name).await?;
+    switches::clear(&api, &caller, Scope::Account(account.name.clone())).await?;
+    one(&api, &account).await
+}
+
+/// `POST /v1/accounts/{name}/test`: one message by this account alone, past queue and routes. It tells what the provider says.
+pub(super) async fn test(
+    http: HttpRequest,
+    name: web::Path<String>,
+    payload: web::Payload,
+    api: web::Data<Api>,
+) -> Result<HttpResponse, Problem> {
+    let (caller, account) = operator(&api, &http, &name).await?;
+    body::require_json(&http)?;
+    let (body, _room) = body::read(&api.room, &http, payload, LONGEST_BODY).await?;
+    let to = operating::parse_test(&body)?;
+    let Some(from) = account.from.clone() else {
+        return Err(Problem::new(Code::InvalidContent, "the account has no author: set its \"from\" in the configuration"));
+    };
+    let by = SwitchedBy { actor: caller.actor(), reason: None, at: api.app.now() };
+    let subject = account.name.clone();
+    api.read(move |store| async move { store.pauses().note_act("account.tested", &subject, &by).await }).await?;
+    let outgoing = letter(&api.app, &caller, &account, from, to);
+    let (adapter, crossing) = (account.adapter.clone(), outgoing.crossing.clone());
+    let call = api.runtime.spawn(async move { tokio::time::timeout(TEST_PATIENCE, adapter.send(&outgoing)).await });
+    let report = match call.await {
+        Ok(Ok(report)) => report,
+        Ok(Err(_)) if crossing.is_passed() => Report::new(Outcome::Ambiguous).with_detail("the provider did not answer in time"),
+        Ok(Err(_)) => Report::new(Outcome::NotStarted).with_detail("the provider did not answer in time"),
+        Err(panic) => return Err(Problem::internal(&panic)),
+    };
+    let message_id = match &report.outcome {
+        Outcome::Accepted { message_id, .. } => message_id.clone(),
+        _ => None,
+    };
+    Ok(HttpResponse::Ok().json(json!({
+        "account": account.name,
+        "outcome": report.outcome.word().as_str(),
+        "code": report.code,
+        "detail": report.detail,
+        "provider_message_id": message_id,
+    })))
+}
+
+/// Who may, and the account that is meant.
+async fn operator(api: &Api, http: &HttpRequest, name: &str) -> Result<(Caller, Arc<Account>), Problem> {
+    let caller = auth::caller(api, http).await?;
+    caller.require(auth::Scope::Ops)?;
+    Query::read(http, &[])?;
+    let account = api.app.routing.accounts.iter().find(|account| account.name == name);
+    let unknown = || Problem::new(Code::NotFound, "no account of this name is configured");
+    Ok((caller, account.cloned().ok_or_else(unknown)?))
+}
+
+async fn one(api: &Api, account: &Account) -> Result<HttpResponse, Problem> {
+    let open = api.read(|store| async move { store.pauses().open_calls().await }).await?;
+    Ok(HttpResponse::Ok().json(shown(&api.app, account, &open)))
+}
+
+/// An account as answers show it: whether it takes messages, and what keeps it from that in this process.
+fn shown(app: &App, account: &Account, open: &[OpenCalls]) -> Value {
+    let now = app.now();
+    let switch = app.pauses.of_account(&account.name, now);
+    let (why, until) = match (&switch, app.slots.hindrance(account.id, now)) {
+        _ if !account.is_on => (Some("off"), None),
+        (Some(switch), _) => (Some("paused"), switch.until),
+        (None, Some(Hindrance::Parked(until))) => (Some("credential"), Some(until)),
+        (None, Some(Hindrance::Paused(until))) => (Some("throttled"), Some(until)),
+        (None, None) => (None, None),
+    };
+    let calls = open.iter().find(|calls| calls.account == account.id);
+    let (in_flight, ambiguous) = calls.map_or((0, 0), |calls| (calls.in_flight, calls.ambiguous));
+    let configured = app.settings.accounts.iter().find(|own| own.name == account.name);
+    json!({
+        "name": account.name,
+        "kind": account.kind,
+        "channel": account.adapter.abilities().channel.as_str(),
+        "state": configured.map_or("on", |own| own.state.as_str()),
+        "takes_messages": why.is_none(),
+        "why": why,
+        "until": until.map(|until| until.to_string()),
+        "reason": switch.and_then(|switch| switch.reason),
+        "open": in_flight + ambiguous,
+        "in_flight": in_flight,
+        "ambiguous": ambiguous,
+        "concurrency": account.concurrency,
+    })
+}
+
+fn letter(app: &App, caller: &Caller, account: &Account, from: Mailbox, to: Mailbox) -> Outgoing {
+    let now = app.now();
+    let delivery = NotificationId::new(now, rand::random()).delivery(1);
+    let email = EmailContent {
+        subject: "A test of Tidings".to_owned(),
+        text: Some(format!("This message was sent by an operator to see whether the account \"{}\" works.\n", account.name)),
+        html: None,
+        reply_to: Vec::new(),
+        cc: Vec::new(),
+        bcc: Vec::new(),
+        also_to: Vec::new(),
+        headers: Vec::new(),
+        attachments: Vec::new(),
+        from,
+    };
+    Outgoing {
+        handle: Handle { delivery, generation: 1 },
+        tenant: caller.tenant,
+        mode: caller.mode,
+        notification: delivery.notification(),
+        idempotency_key: delivery.to_string(),
+        class: Class::Transactional,
+        message_id: format!("{delivery}@{}", email.from.email.domain()),
+        content: Arc::new(Content::Email(email)),
+        to,
+        date: now,
+        left_out: Vec::new(),
+        expires_at: now.plus(TEST_PATIENCE),
+        patience: TEST_PATIENCE,
+        start_before: now.plus(TEST_PATIENCE),
+        crossing: Crossing::default(),
+    }
+}

