@@ -5,7 +5,6 @@ use std::collections::HashMap;
 
 use sqlx::{Connection, PgConnection};
 use tidings_core::crash::fail_point;
-use tidings_core::delivery::Delivery;
 use tidings_core::ids::{AccountId, TenantId};
 use tidings_core::judge::{Candidate, ClaimPlan, LanePlan, judge};
 use tidings_core::policy::Rules;
@@ -33,9 +32,9 @@ const RING_LOOKS: usize = 8;
 
 /// Claims what the plan asks for and the judge clears.
 pub(crate) async fn claim(store: &PostgresStore, rules: &Rules, plan: &ClaimPlan, now: Timestamp) -> Result<Claimed, StoreError> {
-    let mut conn = store.connection().await?;
+    let mut conn = store.mover().await?;
     let mut tx = conn.begin().await.map_err(before)?;
-    let mut due: Vec<Delivery> = Vec::new();
+    let mut due: Vec<Candidate> = Vec::new();
     let mut lanes = Vec::with_capacity(plan.lanes.len());
     for lane in &plan.lanes {
         lanes.push(look_at_lane(&mut tx, lane, &plan.paused, now, &mut due).await?);
@@ -43,8 +42,8 @@ pub(crate) async fn claim(store: &PostgresStore, rules: &Rules, plan: &ClaimPlan
     if due.is_empty() {
         return Ok(Claimed { lanes, ..Claimed::default() });
     }
-    let candidates = with_facts(&mut tx, plan, due, now).await?;
-    let changes = judge(rules, plan, &candidates, now);
+    ask_who_refused(&mut tx, plan, &mut due).await?;
+    let changes = judge(rules, plan, &due, now);
     let mut written = Written::default();
     apply(&mut tx, &changes, now, &mut written).await?;
     if !changes.is_empty() {
@@ -71,14 +70,14 @@ async fn look_at_lane(
     lane: &LanePlan,
     paused: &Paused,
     now: Timestamp,
-    due: &mut Vec<Delivery>,
+    due: &mut Vec<Candidate>,
 ) -> Result<LaneSeen, StoreError> {
     let limit = usize::from(lane.limit);
     let start = lane.cursor.map_or(i32::MIN, |tenant| tenant.0);
     let (mut after, mut until) = (start, i32::MAX);
     let mut seen = LaneSeen { lane: lane.lane, candidates: 0, tenants: 0, cursor: lane.cursor };
     let mut all: Vec<i32> = Vec::new();
-    let mut found: Vec<Delivery> = Vec::new();
+    let mut found: Vec<Candidate> = Vec::new();
     let mut share = 0;
     for _ in 0..RING_LOOKS {
         let ring = ring(conn, lane, (after, until), now).await?;
@@ -94,7 +93,8 @@ async fn look_at_lane(
         let some = candidates(conn, lane, paused, &tenants, (share, limit - found.len()), &found, now).await?;
         found.extend(some);
         all.extend(tenants);
-        seen.cursor = if is_end { found.last().map(|delivery| delivery.tenant) } else { ring.last().map(|(tenant, _)| TenantId(*tenant)) };
+        seen.cursor =
+            if is_end { found.last().map(|candidate| candidate.delivery.tenant) } else { ring.last().map(|(tenant, _)| TenantId(*tenant)) };
         if found.len() >= limit || (is_end && has_wrapped) {
             break;
         }
@@ -102,7 +102,7 @@ async fn look_at_lane(
         (after, until) = if is_end { (i32::MIN, start) } else { (ring.last().map_or(after, |(tenant, _)| *tenant), until) };
     }
     if found.len() >= limit {
-        seen.cursor = found.last().map(|delivery| delivery.tenant);
+        seen.cursor = found.last().map(|candidate| candidate.delivery.tenant);
     } else if !found.is_empty() && share < lane.tenant_limit {
         let more = candidates(conn, lane, paused, &all, (lane.tenant_limit - share, limit - found.len()), &found, now).await?;
         found.extend(more);
@@ -145,21 +145,31 @@ async fn ring(
 }
 
 /// Due rows of these tenants that nobody else holds, `share` of each and `room` of all, locked; without those that we
-/// have. Rows of a newer shape are left alone (S-231).
+/// have. Rows of a newer shape are left alone (S-231). With each come the facts that decide beside the row itself: the
+/// suppressions of its address, and whether its tenant may send. Each is looked up by an equality, so that no plan reads
+/// more than the rows that it finds.
 async fn candidates(
     conn: &mut PgConnection,
     lane: &LanePlan,
     paused: &Paused,
     tenants: &[i32],
     (share, room): (u16, usize),
-    found: &[Delivery],
+    found: &[Candidate],
     now: Timestamp,
-) -> Result<Vec<Delivery>, StoreError> {
+) -> Result<Vec<Candidate>, StoreError> {
     if tenants.is_empty() || room == 0 {
         return Ok(Vec::new());
     }
-    let found: Vec<Uuid> = found.iter().map(|delivery| delivery.id.as_uuid()).collect();
+    let found: Vec<Uuid> = found.iter().map(|candidate| candidate.delivery.id.as_uuid()).collect();
     let rows = open_rows!(
+        "(SELECT t.state = 'active' FROM tenants t WHERE t.id = q.tenant_id) AS tenant_active, ARRAY(
+            SELECT s.id::text || ' ' || s.scope FROM suppressions s
+            WHERE s.tenant_id = q.tenant_id AND s.mode = q.mode AND s.channel = l.channel AND s.address_digest = q.address_digest
+                AND (s.expires_at IS NULL OR s.expires_at > $4)
+            UNION ALL
+            SELECT s.id::text || ' ' || s.scope FROM suppressions s
+            WHERE s.tenant_id = q.tenant_id AND s.mode = q.mode AND s.channel = l.channel AND s.address_digest = q.old_digest
+                AND (s.expires_at IS NULL OR s.expires_at > $4)) AS suppressed ";
         "FROM unnest($2::int[]) AS t (tenant_id)
          CROSS JOIN LATERAL (
             SELECT * FROM queue q
@@ -182,56 +192,40 @@ async fn candidates(
     .fetch_all(conn)
     .await
     .map_err(before)?;
-    Ok(rows.into_iter().filter_map(OpenRow::readable).collect())
+    Ok(rows.into_iter().filter_map(candidate).collect())
 }
 
-/// What decides beside the row itself: suppressions of its address, and whether its tenant may send.
-async fn with_facts(conn: &mut PgConnection, plan: &ClaimPlan, due: Vec<Delivery>, now: Timestamp) -> Result<Vec<Candidate>, StoreError> {
-    let mut refusals = refusals(conn, plan, &due).await?;
-    let ids: Vec<Uuid> = due.iter().map(|delivery| delivery.id.as_uuid()).collect();
-    let rows = sqlx::query!(
-        r#"SELECT q.id, COALESCE(t.state = 'active', false) AS "tenant_active!", ARRAY(
-            SELECT s.id::text || ' ' || s.scope FROM suppressions s
-            WHERE s.tenant_id = q.tenant_id AND s.mode = q.mode AND s.channel = l.channel
-                AND s.address_digest IN (q.address_digest, q.old_digest) AND (s.expires_at IS NULL OR s.expires_at > $2)) AS "hits!"
-         FROM queue q JOIN lanes l ON l.id = q.lane LEFT JOIN tenants t ON t.id = q.tenant_id
-         WHERE q.id = ANY($1)"#,
-        &ids[..],
-        At(now),
-    )
-    .fetch_all(conn)
-    .await
-    .map_err(before)?;
-    let mut facts: HashMap<Uuid, _> = rows.into_iter().map(|row| (row.id, (row.tenant_active, row.hits))).collect();
-    let candidate = |delivery: Delivery| {
-        // Locked by us, so it is there; and what is not known does not go out (S-220).
-        let (tenant_active, hits) = facts.remove(&delivery.id.as_uuid()).unwrap_or_default();
-        let refused_by = refusals.remove(&delivery.id.as_uuid()).unwrap_or_default();
-        Candidate { delivery, suppressions: hits.iter().map(|hit| read_hit(hit)).collect(), tenant_active, refused_by }
-    };
-    Ok(due.into_iter().map(candidate).collect())
+fn candidate(mut row: OpenRow) -> Option<Candidate> {
+    let suppressions = row.suppressed.take().unwrap_or_default().iter().map(|hit| read_hit(hit)).collect();
+    // What is not known does not go out (S-220).
+    let tenant_active = row.tenant_active.unwrap_or(false);
+    row.readable().map(|delivery| Candidate { delivery, suppressions, tenant_active, refused_by: Vec::new() })
 }
 
 /// Who refused candidates in their generation; asked only of those that were tried before and could go elsewhere.
-async fn refusals(conn: &mut PgConnection, plan: &ClaimPlan, due: &[Delivery]) -> Result<HashMap<Uuid, Vec<AccountId>>, StoreError> {
-    let mut refusals: HashMap<Uuid, Vec<AccountId>> = HashMap::new();
-    let tried = || due.iter().filter(|delivery| delivery.attempt_count > 0 && plan.has_choice(delivery.lane));
-    let ids: Vec<Uuid> = tried().map(|delivery| delivery.id.as_uuid()).collect();
-    if ids.is_empty() {
-        return Ok(refusals);
+async fn ask_who_refused(conn: &mut PgConnection, plan: &ClaimPlan, due: &mut [Candidate]) -> Result<(), StoreError> {
+    let mut tried: HashMap<Uuid, &mut Candidate> = due
+        .iter_mut()
+        .filter(|candidate| candidate.delivery.attempt_count > 0 && plan.has_choice(candidate.delivery.lane))
+        .map(|candidate| (candidate.delivery.id.as_uuid(), candidate))
+        .collect();
+    if tried.is_empty() {
+        return Ok(());
     }
+    let ids: Vec<Uuid> = tried.keys().copied().collect();
     let rows = sqlx::query!(
         r#"SELECT delivery_id, generation, account_id AS "account_id!", outcome FROM attempts
          WHERE delivery_id = ANY($1) AND account_id IS NOT NULL"#,
         &ids[..],
     );
     for row in rows.fetch_all(conn).await.map_err(before)? {
-        let is_same = tried().any(|tried| tried.id.as_uuid() == row.delivery_id && Ok(tried.generation) == u16::try_from(row.generation));
+        let Some(candidate) = tried.get_mut(&row.delivery_id) else { continue };
+        let is_same = Ok(candidate.delivery.generation) == u16::try_from(row.generation);
         if is_same && word::<AttemptOutcome>(&row.outcome)?.refused_here() {
-            refusals.entry(row.delivery_id).or_default().push(AccountId(row.account_id));
+            candidate.refused_by.push(AccountId(row.account_id));
         }
     }
-    Ok(refusals)
+    Ok(())
 }
 
 /// `id scope`, as one text because the database has no arrays of pairs. What cannot be read reaches everybody (S-220).

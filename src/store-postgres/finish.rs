@@ -21,7 +21,7 @@ use crate::rows::{open_rows, records, word};
 
 /// Writes a batch of outcomes. Several of one delivery are applied one after the other.
 pub(crate) async fn finish(store: &PostgresStore, rules: &Rules, items: &[Finish], now: Timestamp) -> Result<Vec<Landed>, StoreError> {
-    let mut conn = store.connection().await?;
+    let mut conn = store.mover().await?;
     let mut tx = conn.begin().await.map_err(before)?;
     let mut landed: Vec<Landed> = items.iter().map(|_| Landed::Gone).collect();
     let mut written = Written::default();

@@ -85,6 +85,8 @@ pub struct PostgresStore {
     pool: PgPool,
     /// Sessions that keep their plans: for the statement that accepts, and for it alone.
     accepting: PgPool,
+    /// Sessions that keep plans which only use indexes: for what claims, reads and finishes deliveries.
+    moving: PgPool,
     describe: String,
     committers: usize,
     migrate_options: PgConnectOptions,
@@ -121,6 +123,11 @@ impl PostgresStore {
 
     async fn connection(&self) -> Result<PoolConnection<Postgres>, StoreError> {
         self.pool.acquire().await.map_err(error::before)
+    }
+
+    /// For statements that find each row by an index.
+    async fn mover(&self) -> Result<PoolConnection<Postgres>, StoreError> {
+        self.moving.acquire().await.map_err(error::before)
     }
 }
 
@@ -181,8 +188,8 @@ impl Store for PostgresStore {
     async fn close(&self) {
         self.wake.close();
         // Calls that run are waited for, but not for ever.
-        let both = async { tokio::join!(self.pool.close(), self.accepting.close()) };
-        let _ = tokio::time::timeout(CALL_LIMIT, both).await;
+        let all = async { tokio::join!(self.pool.close(), self.accepting.close(), self.moving.close()) };
+        let _ = tokio::time::timeout(CALL_LIMIT, all).await;
     }
 }
 

@@ -79,17 +79,23 @@ pub(crate) struct OpenRow {
     pub(crate) rung: i16,
     pub(crate) expires_at: At,
     pub(crate) sender: Option<String>,
+    /// Whether its tenant may send, and how far suppressions of its address reach, where that was asked for.
+    pub(crate) tenant_active: Option<bool>,
+    pub(crate) suppressed: Option<Vec<String>>,
 }
 
-/// `SELECT` of `OpenRow`s; `q` and `l` are the row and its lane in what follows.
+/// `SELECT` of `OpenRow`s, perhaps with further columns; `q` and `l` are the row and its lane in what follows.
 macro_rules! open_rows {
     ($tail:literal, $($argument:expr),+ $(,)?) => {
+        $crate::rows::open_rows!("NULL::bool AS tenant_active, NULL::text[] AS suppressed " ; $tail, $($argument),+)
+    };
+    ($facts:literal ; $tail:literal, $($argument:expr),+ $(,)?) => {
         sqlx::query_as!(
             $crate::rows::OpenRow,
             "SELECT q.id, q.tenant_id, q.mode, q.lane, l.channel, l.class, q.category, q.state, q.available_at, \
              q.lease_expires_at, q.lease_owner, q.account_id, q.attempt_number, q.attempt_started_at, q.generation, \
              q.attempt_count, q.attempts_used, q.attempt_limit, q.lost_count, q.build_failures, q.unresolved, q.flags, \
-             q.no_resend, q.version, q.ambiguous_since, q.check_at, q.rung, q.expires_at, q.sender " + $tail,
+             q.no_resend, q.version, q.ambiguous_since, q.check_at, q.rung, q.expires_at, q.sender, " + $facts + $tail,
             $($argument),+
         )
     };

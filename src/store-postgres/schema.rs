@@ -44,9 +44,18 @@ pub(crate) fn connect(url: &str, options: &Options) -> Result<PostgresStore, Sto
     // The statement that accepts only inserts: it has one plan whatever the tables hold, and making that anew for each batch
     // costs as much as running it.
     let accepting = session.clone().options([("plan_cache_mode", "force_generic_plan")]);
-    let connections = options.max_connections.max(2);
+    // What moves deliveries looks up rows by key or walks an index, whatever the tables hold: one plan that is kept, and that
+    // no statistics of an empty or freshly filled table can turn into scans.
+    let moving = accepting.clone().options([
+        ("enable_seqscan", "off"),
+        ("enable_bitmapscan", "off"),
+        ("enable_hashjoin", "off"),
+        ("enable_mergejoin", "off"),
+    ]);
+    let connections = options.max_connections.max(3);
     let committers = (connections / 4).clamp(2, 4);
-    let accepters = committers.min(connections / 2);
+    let accepters = committers.min(connections / 3);
+    let movers = (2 * committers).min((connections - accepters) / 2);
     let pool = |size, session| PgPoolOptions::new().max_connections(size).acquire_timeout(STATEMENT_LIMIT).connect_lazy_with(session);
     let migrate_options = options.migrate_url.as_deref().map_or_else(|| Ok(base.clone()), parse)?;
     let listen_options = options.listen_url.as_deref().map_or_else(|| Ok(base.clone()), parse)?;
@@ -55,7 +64,8 @@ pub(crate) fn connect(url: &str, options: &Options) -> Result<PostgresStore, Sto
         committers: committers as usize,
         wake: Wake::new(listen_options.clone()),
         accepting: pool(accepters, accepting),
-        pool: pool(connections - accepters, session),
+        moving: pool(movers, moving),
+        pool: pool(connections - accepters - movers, session),
         migrate_options,
         listen_options,
         relaxed_durability: options.relaxed_durability,

@@ -27,7 +27,7 @@ pub(crate) async fn sweep(
     limit: i64,
     now: Timestamp,
 ) -> Result<Vec<Swept>, StoreError> {
-    let mut conn = store.connection().await?;
+    let mut conn = store.mover().await?;
     let mut tx = conn.begin().await.map_err(before)?;
     let due = lock_due(&mut tx, sweep, limit, now).await?;
     if due.is_empty() {
@@ -118,7 +118,7 @@ pub(crate) async fn renew(
     until: Timestamp,
     now: Timestamp,
 ) -> Result<Vec<DeliveryId>, StoreError> {
-    let mut conn = store.connection().await?;
+    let mut conn = store.mover().await?;
     let ids: Vec<Uuid> = running.iter().map(|(id, _)| id.as_uuid()).collect();
     // Locked in the order of ids, as `finish` does.
     let renewed = sqlx::query_scalar!(

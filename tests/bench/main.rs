@@ -1,8 +1,11 @@
 //! Measures a release build of the gateway on this machine and prints ratios taken in one run. Never a test:
 //! it asserts nothing about time.
 //!
-//! `cargo build --release && cargo run --release -p tidings-tests --bin tidings-bench [-- echo accept drain idle]`
+//! `cargo build --release && cargo run --release -p tidings-tests --bin tidings-bench [-- echo accept drain idle] [sqlite postgresql]`
+//!
+//! Beside each rate stands what one message cost in CPU time, of all processes that took part and of the gateway alone.
 
+mod cpu;
 mod echo;
 mod load;
 
@@ -10,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use tidings_tests::postgres::TestPostgres;
-use tidings_tests::process::Launch;
+use tidings_tests::process::{Gateway, Launch};
 use tidings_tests::smtp_peer::{Behaviour, ScriptedSmtp};
 
 const CONNECTIONS: usize = 256;
@@ -21,24 +24,25 @@ const IDLE_MESSAGES: usize = 300;
 #[tokio::main]
 async fn main() {
     let wanted: Vec<String> = std::env::args().skip(1).collect();
-    let runs = |name: &str| wanted.is_empty() || wanted.iter().any(|w| w == name);
+    let asked = |names: &[&str]| wanted.iter().any(|w| names.contains(&w.as_str()));
+    let picks = |name: &str, among: &[&str]| !asked(among) || asked(&[name]);
+    let runs = |name: &str| picks(name, &["echo", "accept", "drain", "idle"]);
     let binary = gateway_binary();
     println!("machine: {}", machine());
     println!("load: {CONNECTIONS} kept connections without pipelining, 230-byte bodies, generator on the same machine\n");
 
     let echo = if runs("echo") || runs("accept") { Some(bare_echo().await) } else { None };
-    for store in stores() {
+    for store in stores().iter().filter(|store| picks(&store.name.to_lowercase(), &["sqlite", "postgresql"])) {
         if runs("accept") {
-            let accepted = accept(&binary, &store).await;
-            let ratio = echo.map_or(String::new(), |echo| format!("   {:.2} of the echo", accepted / echo));
-            println!("{:<46} {accepted:>9.0} /s{ratio}", format!("durable accept, {}", store.name));
+            let accepted = accept(&binary, store).await;
+            let ratio = echo.as_ref().map_or(String::new(), |echo| accepted.against(echo));
+            println!("{}{ratio}", accepted.line(&format!("durable accept, {}", store.name)));
         }
         if runs("drain") {
-            let rate = drain(&binary, &store).await;
-            println!("{:<46} {rate:>9.0} /s", format!("backlog drained over SMTP, {}", store.name));
+            println!("{}", drain(&binary, store).await.line(&format!("accepted and drained over SMTP, {}", store.name)));
         }
         if runs("idle") {
-            let (p50, p99) = idle(&binary, &store).await;
+            let (p50, p99) = idle(&binary, store).await;
             println!("{:<46} {p50:>9.2} ms p50   {p99:.2} ms p99", format!("request to provider's dot, idle, {}", store.name));
         }
     }
@@ -74,36 +78,79 @@ fn smtp_account(sink: &ScriptedSmtp) -> String {
     )
 }
 
-async fn bare_echo() -> f64 {
+/// What came out of one run.
+struct Measured {
+    /// Messages per second.
+    rate: f64,
+    /// Microseconds of CPU time of all processes for one of them, and of the gateway's own.
+    cpu: f64,
+    gateway: Option<f64>,
+}
+
+impl Measured {
+    fn line(&self, what: &str) -> String {
+        let gateway = self.gateway.map_or(String::new(), |gateway| format!(" ({gateway:.0} the gateway)"));
+        format!("{what:<46} {:>9.0} /s   {:>4.0} us of CPU each{gateway}", self.rate, self.cpu)
+    }
+
+    fn against(&self, echo: &Self) -> String {
+        format!("   {:.2} of the echo, {:.2} by CPU time", self.rate / echo.rate, echo.cpu / self.cpu)
+    }
+}
+
+/// A run that has begun.
+struct Run<'a> {
+    started: Instant,
+    cpu: f64,
+    gateway: Option<(&'a Gateway, Duration)>,
+}
+
+impl<'a> Run<'a> {
+    fn begin(gateway: Option<&'a Gateway>) -> Self {
+        Self { started: Instant::now(), cpu: cpu::used(), gateway: gateway.map(|gateway| (gateway, gateway.cpu_time())) }
+    }
+
+    fn end(self, messages: usize) -> Measured {
+        let count = messages as f64;
+        let own = self.gateway.map(|(gateway, before)| (gateway.cpu_time() - before).as_secs_f64() * 1e6 / count);
+        Measured { rate: count / self.started.elapsed().as_secs_f64(), cpu: (cpu::used() - self.cpu) / count, gateway: own }
+    }
+}
+
+async fn bare_echo() -> Measured {
     let address = echo::start();
-    let rate = load::run(address, CONNECTIONS, Duration::from_secs(5), |_| load::request("/echo", "none", None, load::BODY)).await;
-    println!("{:<46} {rate:>9.0} /s", "bare actix-web JSON echo");
-    rate
+    let run = Run::begin(None);
+    let done = load::run(address, CONNECTIONS, Duration::from_secs(5), |_| load::request("/echo", "none", None, load::BODY)).await;
+    let echo = run.end(done);
+    println!("{}", echo.line("bare actix-web JSON echo"));
+    echo
 }
 
 /// Accepts messages for tomorrow: what is measured is the intake alone.
-async fn accept(binary: &Path, store: &StoreUnderTest) -> f64 {
+async fn accept(binary: &Path, store: &StoreUnderTest) -> Measured {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let sink = ScriptedSmtp::start(Behaviour::sink()).await;
     let gateway = launch(binary, directory.path(), store).config(&smtp_account(&sink)).start();
     let (address, key) = (address_of(&gateway.url().expect("it is ready")), gateway.api_key());
     let make = |n: usize| load::request("/v1/notifications", &key, Some(&format!("bench-{n}")), load::BODY_FOR_LATER);
-    load::run(address, CONNECTIONS, ACCEPT_TIME, make).await
+    let run = Run::begin(Some(&gateway));
+    run.end(load::run(address, CONNECTIONS, ACCEPT_TIME, make).await)
 }
 
-async fn drain(binary: &Path, store: &StoreUnderTest) -> f64 {
+/// Accepts and relays at once, until the sink has everything.
+async fn drain(binary: &Path, store: &StoreUnderTest) -> Measured {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let sink = ScriptedSmtp::start(Behaviour::sink()).await;
     let gateway = launch(binary, directory.path(), store).config(&smtp_account(&sink)).start();
     let (address, key) = (address_of(&gateway.url().expect("it is ready")), gateway.api_key());
-    let started = Instant::now();
+    let run = Run::begin(Some(&gateway));
     let make = |n: usize| load::request("/v1/notifications", &key, Some(&format!("drain-{n}")), load::BODY);
     load::run_count(address, CONNECTIONS, DRAIN_MESSAGES, make).await;
     while sink.taken() < DRAIN_MESSAGES as u64 {
-        assert!(started.elapsed() < Duration::from_secs(300), "{} of {DRAIN_MESSAGES} after five minutes", sink.taken());
+        assert!(run.started.elapsed() < Duration::from_secs(300), "{} of {DRAIN_MESSAGES} after five minutes", sink.taken());
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    DRAIN_MESSAGES as f64 / started.elapsed().as_secs_f64()
+    run.end(DRAIN_MESSAGES)
 }
 
 async fn idle(binary: &Path, store: &StoreUnderTest) -> (f64, f64) {

@@ -21,6 +21,7 @@ pub mod reading;
 pub mod registry;
 pub mod routing;
 pub mod sandboxing;
+pub mod scale;
 pub mod suppressing;
 pub mod sweeping;
 pub mod switching;

@@ -100,7 +100,7 @@ impl Store {
         let usual = || sqlite(&server.data_dir.join("tidings.db"));
         Self {
             url: if url.is_default() { usual() } else { store_url(&url).unwrap_or_else(usual) },
-            max_connections: table.get("max_connections").number(2..=1_000).unwrap_or_default(),
+            max_connections: table.get("max_connections").number(3..=1_000).unwrap_or_default(),
             statement_cache: table.get("statement_cache").flag().unwrap_or_default(),
             migrate: table.get("migrate").word(&[("auto", Migrate::Auto), ("never", Migrate::Never)]).unwrap_or(Migrate::Auto),
         }

@@ -5,7 +5,7 @@ use super::*;
 #[test]
 fn a_variable_of_the_wrong_type_says_what_was_expected_and_not_what_stands_there() {
     for (name, setting, expected) in [
-        ("STORE__MAX_CONNECTIONS", "store.max_connections", "a whole number from 2 to 1000"),
+        ("STORE__MAX_CONNECTIONS", "store.max_connections", "a whole number from 3 to 1000"),
         ("STORE__STATEMENT_CACHE", "store.statement_cache", "true or false"),
         ("STORE__MIGRATE", "store.migrate", "\"auto\" or \"never\""),
         ("SERVER__LINGER", "server.linger", "a duration such as \"500ms\", \"90s\", \"10m\", \"24h\" or \"7d\""),
@@ -24,8 +24,8 @@ fn a_variable_of_the_wrong_type_says_what_was_expected_and_not_what_stands_there
 #[test]
 fn a_wrong_type_in_the_file_is_found_with_its_line() {
     for (file, fault) in [
-        ("[store]\nmax_connections = \"16\"", "store.max_connections (tidings.toml line 2): expected a whole number from 2 to 1000"),
-        ("[store]\nmax_connections = 1", "store.max_connections (tidings.toml line 2): expected a whole number from 2 to 1000"),
+        ("[store]\nmax_connections = \"16\"", "store.max_connections (tidings.toml line 2): expected a whole number from 3 to 1000"),
+        ("[store]\nmax_connections = 1", "store.max_connections (tidings.toml line 2): expected a whole number from 3 to 1000"),
         ("[sandbox]\n\nenabled = \"yes\"", "sandbox.enabled (tidings.toml line 3): expected true or false"),
         ("server = 1", "server (tidings.toml line 1): expected a table"),
         (

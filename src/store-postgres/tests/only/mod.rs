@@ -4,6 +4,7 @@
 mod faults;
 mod plans;
 mod races;
+mod scale;
 mod schema;
 mod wake;
 

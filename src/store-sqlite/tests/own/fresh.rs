@@ -23,12 +23,24 @@ pub(crate) struct SqliteDatabase {
 
 /// An empty, migrated database.
 pub(crate) async fn fresh() -> Arc<dyn Database> {
+    Arc::new(database().await)
+}
+
+/// The same, as what it is.
+pub(crate) async fn database() -> SqliteDatabase {
     let directory = tempfile::tempdir().expect("a directory");
     let store = SqliteStore::open_in(directory.path()).await.expect("a new database");
     store.migrate().await.expect("the migrations apply");
     let options = SqliteConnectOptions::new().filename(directory.path().join(FILE_NAME)).busy_timeout(std::time::Duration::from_secs(5));
     let prompt = Mutex::new(options.connect().await.expect("a second connection"));
-    Arc::new(SqliteDatabase { store: Arc::new(store), prompt, _directory: directory })
+    SqliteDatabase { store: Arc::new(store), prompt, _directory: directory }
+}
+
+impl SqliteDatabase {
+    /// How a statement would be run now.
+    pub(crate) async fn plan(&self, sql: &str) -> Vec<String> {
+        super::plans::plan(&mut *self.prompt.lock().await, sql).await
+    }
 }
 
 #[async_trait]

@@ -6,5 +6,6 @@ mod fresh;
 mod one_writer;
 mod opening;
 mod plans;
+mod scale;
 
 pub(crate) use fresh::fresh;

@@ -104,13 +104,13 @@ async fn migrated() -> (SqliteConnection, TempDir) {
     (options.connect().await.unwrap(), directory)
 }
 
-async fn plan(connection: &mut SqliteConnection, sql: &str) -> Vec<String> {
+pub(super) async fn plan(connection: &mut SqliteConnection, sql: &str) -> Vec<String> {
     let rows = sqlx::query(AssertSqlSafe(format!("EXPLAIN QUERY PLAN {sql}"))).fetch_all(connection).await.unwrap();
     rows.iter().map(|row| row.get::<String, _>("detail")).collect()
 }
 
 /// Every statement of the crate.
-fn statements() -> Vec<String> {
+pub(super) fn statements() -> Vec<String> {
     let cache = Path::new(env!("CARGO_MANIFEST_DIR")).join(".sqlx");
     let mut statements: Vec<_> = std::fs::read_dir(cache)
         .unwrap()

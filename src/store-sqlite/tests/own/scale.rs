@@ -1,0 +1,31 @@
+//! Claims beside a million waiting rows, on SQLite.
+//!
+//! `cargo test --release -p tidings-store-sqlite --test suite scale -- --ignored --nocapture`
+
+use std::sync::Arc;
+
+use super::{fresh, plans};
+use crate::store_suite::World;
+use crate::store_suite::scale::{Dialect, claims_at_scale};
+
+const DIALECT: Dialect = Dialect {
+    id: |prefix| format!("unhex('{prefix}' || printf('%016x', i))"),
+    before: |instant| format!("{instant} - i * 1000"),
+    numbers: |after, up_to| {
+        format!("WITH RECURSIVE n (i) AS (SELECT {after} + 1 UNION ALL SELECT i + 1 FROM n WHERE i < {up_to}) SELECT i FROM n")
+    },
+    settle: "ANALYZE",
+};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "fills a million rows"]
+async fn a_claim_costs_the_same_beside_a_million_waiting_rows() {
+    let database = Arc::new(fresh::database().await);
+    let world = World::new(database.clone()).await;
+    let ratio = claims_at_scale(&world, &DIALECT).await;
+    let due_rows = plans::statements().into_iter().find(|sql| sql.contains("q.schema_version <= ?5")).unwrap();
+    let plan = database.plan(&due_rows).await.join("\n");
+    println!("{plan}");
+    assert!(plan.contains("SEARCH q USING INDEX queue_claim (lane=? AND tenant_id=? AND available_at>? AND available_at<?)"), "{plan}");
+    assert!(ratio < 1.5, "{ratio:.2}");
+}
