@@ -252,12 +252,14 @@ async fn a_refused_sender_tries_the_next_account_and_fails_behind_the_last(stage
 
 /// S-051: a mailbox that is not there is not there for anybody.
 async fn a_refused_recipient_is_nobody_elses_business(stage: Stage) {
-    let refusing = Behaviour::default().recipient("gone@example.com", "550 5.1.1 User unknown");
+    let unknown = "550 5.1.1 User unknown";
+    let refusing = Behaviour::default().recipient("receipt@gone.example", unknown).recipient("login-code@gone.example", unknown);
     let Pair { a, b, launch } = Pair::new(&stage, refusing, Behaviour::default()).await;
     let gateway = launch.start();
     let client = gateway.client();
     for category in ["receipt", "login-code"] {
-        client.post(category, &of_category(category, "gone@example.com")).await;
+        // An address of its own: the first refusal suppresses it.
+        client.post(category, &of_category(category, &format!("{category}@gone.example"))).await;
         let status = client.until_closed(category, PATIENCE).await;
         let delivery = &status["deliveries"][0];
         assert_eq!((delivery["state"].as_str(), delivery["reason"].as_str()), (Some("failed"), Some("recipient_refused")), "{status}");

@@ -64,7 +64,7 @@ fn a_wrong_type_in_the_file_is_found_with_its_line() {
 #[test]
 fn unknown_settings_name_the_nearest_known_one_and_all_faults_come_at_once() {
     let file =
-        "[server]\nbnid = \"x\"\nlinger = 5\n[serverr]\n[dkim.acme]\n[accounts.relay]\nkind = \"smtp\"\nhots = \"h\"\ndaily_cap = 5\n";
+        "[server]\nbnid = \"x\"\nlinger = 5\n[serverr]\n[webhooks.acme]\n[accounts.relay]\nkind = \"smtp\"\nhots = \"h\"\ndaily_cap = 5\n";
     let given = Given::file(file).variable("TIDINGS__STORE__MAX_CONECTIONS", "5");
     let faults = given.faults();
     let expected = [
@@ -74,7 +74,7 @@ fn unknown_settings_name_the_nearest_known_one_and_all_faults_come_at_once() {
         "accounts.relay.hots (tidings.toml line 8): unknown setting; did you mean accounts.relay.host?",
         "accounts.relay.daily_cap (tidings.toml line 9): unknown setting; known here: ",
         "serverr (tidings.toml line 4): unknown setting; did you mean server?",
-        "dkim (tidings.toml line 5): unknown setting; known here: server, store, ",
+        "webhooks (tidings.toml line 5): unknown setting; known here: server, store, ",
     ];
     assert_eq!(faults.len(), expected.len(), "{faults:#?}");
     for (fault, expected) in faults.iter().zip(expected) {
