@@ -32,6 +32,8 @@ impl Flags {
     pub const CONFIRMED: Self = Self(1 << 8);
     /// An operator asked for this generation though an earlier one was taken: that acceptance does not stop it.
     pub const ASKED_AGAIN: Self = Self(1 << 9);
+    /// Its content is erased as soon as nothing of the notification is open any more (S-214).
+    pub const SENSITIVE: Self = Self(1 << 10);
 
     /// Whether all bits of `flag` are set.
     pub const fn has(self, flag: Self) -> bool {
@@ -118,6 +120,12 @@ pub struct Delivery {
     pub reason: Option<Reason>,
     /// From when on nothing more is expected; `None` while open.
     pub settled_at: Option<Timestamp>,
+    /// Open: how many deliveries its notification has; 0 where that is not written down.
+    pub siblings: u16,
+    /// Open: it has an `ordering_key`.
+    pub is_ordered: bool,
+    /// Open: it has a `collapse_key`.
+    pub is_collapsible: bool,
 }
 
 impl Delivery {
@@ -140,16 +148,23 @@ impl Delivery {
 }
 
 words! {
-    /// What Tidings tells the application; `delivery.` stands before each on the wire.
+    /// What Tidings tells the application; `wire_name` is how it is called there.
     pub enum EventType {
         Accepted = "accepted", Delivered = "delivered", Deferred = "deferred", Ambiguous = "ambiguous", Bounced = "bounced",
         Failed = "failed", Suppressed = "suppressed", Cancelled = "cancelled", Expired = "expired", Superseded = "superseded",
         Dead = "dead", Unknown = "unknown", Complained = "complained", Opened = "opened", Clicked = "clicked",
         Unsubscribed = "unsubscribed", LateBounce = "late_bounce", DuplicateSent = "duplicate_sent", LaneSkipped = "lane_skipped",
+        Completed = "completed",
     }
 }
 
 impl EventType {
+    /// How the application knows it, from the word in which it is stored. Words of a newer binary are told as they are.
+    pub fn wire_name(stored: &str) -> String {
+        let of = if stored == Self::Completed.as_str() { "notification" } else { "delivery" };
+        format!("{of}.{stored}")
+    }
+
     /// The event for entering a state; waiting states and `dispatching` have none.
     pub const fn of_entry(state: State) -> Option<Self> {
         match state {

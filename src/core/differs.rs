@@ -32,6 +32,12 @@ pub struct Asked {
     /// When to expire.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires: Option<AskedWhen>,
+    /// Its `ordering_key`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ordering_key: Option<String>,
+    /// Its `collapse_key`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub collapse_key: Option<String>,
 }
 
 /// How a request named its author.
@@ -88,6 +94,8 @@ impl Asked {
             }),
             send: request.send.map(AskedWhen::from),
             expires: request.expires.map(AskedWhen::from),
+            ordering_key: request.ordering_key.clone(),
+            collapse_key: request.collapse_key.clone(),
         }
     }
 
@@ -109,6 +117,8 @@ impl Asked {
             expires_at: None,
             tags,
             metadata: Vec::new(),
+            ordering_key: self.ordering_key,
+            collapse_key: self.collapse_key,
         }
     }
 }

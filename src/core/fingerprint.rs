@@ -26,8 +26,10 @@ pub fn canonical(request: &Request) -> Vec<u8> {
     let form = CanonicalRequest {
         category: request.category.as_deref(),
         channels: &request.channels,
+        collapse_key: request.collapse_key.as_deref(),
         email: CanonicalEmail::from(&request.email),
         expires: request.expires.map(CanonicalWhen::from),
+        ordering_key: request.ordering_key.as_deref(),
         send: request.send.map(CanonicalWhen::from),
         tags: &request.tags,
         to: request.recipients.iter().map(CanonicalRecipient::from).collect(),
@@ -45,9 +47,13 @@ struct CanonicalRequest<'a> {
     category: Option<&'a str>,
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     channels: &'a [Channel],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    collapse_key: Option<&'a str>,
     email: CanonicalEmail<'a>,
     #[serde(skip_serializing_if = "Option::is_none")]
     expires: Option<CanonicalWhen>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ordering_key: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     send: Option<CanonicalWhen>,
     #[serde(skip_serializing_if = "<[_]>::is_empty")]

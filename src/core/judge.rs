@@ -111,6 +111,8 @@ pub struct Candidate {
     pub tenant_active: bool,
     /// Accounts that refused it for themselves in this generation: its author, or to carry it at all.
     pub refused_by: Vec<AccountId>,
+    /// A newer delivery with its `collapse_key` is there.
+    pub is_collapsed: bool,
 }
 
 /// Decides about candidates in order; those without a change keep their place, and nothing is written for them.
@@ -123,6 +125,9 @@ fn judge_one(rules: &Rules, plan: &ClaimPlan, capacity: &mut [AccountCapacity], 
     let delivery = &candidate.delivery;
     if let Some(reason) = delivery.no_resend {
         return transition::stop(delivery, reason, now);
+    }
+    if candidate.is_collapsed {
+        return transition::stop(delivery, Reason::Collapsed, now);
     }
     if let Some(change) = transition::expire(rules, delivery, now) {
         return Some(change);

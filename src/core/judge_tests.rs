@@ -59,8 +59,11 @@ fn due(class: Class, ordinal: u16) -> Candidate {
         flags: Flags::default(),
         reason: None,
         settled_at: None,
+        siblings: 1,
+        is_ordered: false,
+        is_collapsible: false,
     };
-    Candidate { delivery, suppressions: Vec::new(), tenant_active: true, refused_by: Vec::new() }
+    Candidate { delivery, suppressions: Vec::new(), tenant_active: true, refused_by: Vec::new(), is_collapsed: false }
 }
 
 /// A row whose last call was made by this account and did not take it.

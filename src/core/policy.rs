@@ -142,6 +142,8 @@ pub struct CategoryRules {
     pub channels: Vec<Channel>,
     /// What happens when its key belongs to another request.
     pub on_key_reuse: OnKeyReuse,
+    /// Its content is erased as soon as nothing of a notification is open any more (S-214).
+    pub is_sensitive: bool,
 }
 
 /// Everything that decisions go by.

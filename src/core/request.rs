@@ -21,6 +21,7 @@ mod labels;
 mod mailboxes;
 pub mod operating;
 mod recipients;
+mod relations;
 mod search;
 mod suppressions;
 #[cfg(test)]
@@ -70,6 +71,10 @@ pub struct Request {
     pub tags: Vec<String>,
     /// The application's own facts, in its order. They never change what is sent.
     pub metadata: Vec<(String, String)>,
+    /// What has the same key goes out one after the other.
+    pub ordering_key: Option<String>,
+    /// Of what waits with the same key for the same address, only the newest is sent.
+    pub collapse_key: Option<String>,
 }
 
 /// One person who is written to.
@@ -145,8 +150,21 @@ pub fn parse(body: &[u8], limits: &RequestLimits, now: Timestamp) -> Result<Requ
 }
 
 const SHAPE: Shape = Shape {
-    known: &["category", "to", "channels", "email", "send_at", "send_in", "expires_at", "expires_in", "tags", "metadata"],
-    later: &["sms", "push", "strategy", "fallback", "ordering_key", "collapse_key", "template", "dedup_key"],
+    known: &[
+        "category",
+        "to",
+        "channels",
+        "email",
+        "send_at",
+        "send_in",
+        "expires_at",
+        "expires_in",
+        "tags",
+        "metadata",
+        "ordering_key",
+        "collapse_key",
+    ],
+    later: &["sms", "push", "strategy", "fallback", "template", "dedup_key"],
 };
 
 /// Reads one notification that stands at `at` in a larger document, such as `/notifications/3` in a batch.
@@ -171,11 +189,26 @@ pub fn parse_document(document: &Json<'_>, at: &Pointer<'_>, limits: &RequestLim
     let times = times::times(&fields, now, &mut faults);
     let tags = labels::tags(&fields, &mut faults);
     let metadata = labels::metadata(&fields, &mut faults);
+    let ordering_key = relations::ordering_key(&fields, &mut faults);
+    let collapse_key = relations::key(&fields, "collapse_key", &mut faults);
 
     let times::Times { send, expires, send_at, expires_at, overdue } = times;
     match email {
         Some(email) if faults.is_empty() => {
-            let request = Request { category, channels, recipients, email, send, expires, send_at, expires_at, tags, metadata };
+            let request = Request {
+                category,
+                channels,
+                recipients,
+                email,
+                send,
+                expires,
+                send_at,
+                expires_at,
+                tags,
+                metadata,
+                ordering_key,
+                collapse_key,
+            };
             if overdue.is_empty() { Ok(request) } else { Err(Refused { faults: overdue, overdue: Some(Box::new(request)) }) }
         }
         _ => {

@@ -284,6 +284,9 @@ mod tests {
             flags: Flags::default(),
             reason: None,
             settled_at: None,
+            siblings: 1,
+            is_ordered: false,
+            is_collapsible: false,
         }
     }
 

@@ -44,6 +44,9 @@ fn waiting(class: Class) -> Delivery {
         flags: Flags::default(),
         reason: None,
         settled_at: None,
+        siblings: 1,
+        is_ordered: false,
+        is_collapsible: false,
     }
 }
 

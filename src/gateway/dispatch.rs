@@ -266,6 +266,9 @@ impl Dispatch {
                     }
                     if let Some(at) = after.available_at.filter(|_| after.state != State::Dispatching) {
                         app.wake.lane(after.lane, at);
+                    } else if after.is_ordered && !after.state.is_open() {
+                        // Its successor may go now, most likely in the same lane.
+                        app.wake.lane(after.lane, app.clock.now());
                     }
                     return;
                 }

@@ -84,7 +84,7 @@ pub fn prepare(app: &App, call: &Call<'_>, request: Request) -> Result<Intake, R
     guests(app, call.caller, &request, &mut faults);
     let from = author(app, call.caller, &category, request.email.from.as_ref(), &places, &mut faults);
     let asked = Asked::of(&request);
-    let Request { recipients, email, send_at, expires_at, tags, metadata, .. } = request;
+    let Request { recipients, email, send_at, expires_at, tags, metadata, ordering_key, collapse_key, .. } = request;
     let Some(from) = from else { return Err(Refusal::Faults(faults)) };
     let content = Content::Email(email.into_content(from));
     let Content::Email(EmailContent { from, .. }) = &content;
@@ -108,6 +108,9 @@ pub fn prepare(app: &App, call: &Call<'_>, request: Request) -> Result<Intake, R
         fingerprint: call.fingerprint.to_vec(),
         fingerprint_version: FINGERPRINT_VERSION,
         schema_version: SCHEMA_VERSION,
+        is_sensitive: app.rules.categories.get(&category).is_some_and(|rules| rules.is_sensitive),
+        ordering_key,
+        collapse_key,
         category,
         class,
         ref_digest: ref_digest(app, &recipients),

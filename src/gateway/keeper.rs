@@ -16,6 +16,7 @@ use crate::app::App;
 use crate::clock::SKEW_LIMIT;
 use crate::dispatch::Dispatch;
 use crate::metrics::{By, Kind};
+use crate::retention;
 
 /// Rows of one sweep transaction; larger chunks would hold up the live path.
 const SWEEP_ROWS: i64 = 100;
@@ -82,11 +83,14 @@ impl Keeper {
         job(HEARTBEAT, |keeper| Box::pin(async move { keeper.renew().await }));
         job(SWEEP_EVERY, |keeper| Box::pin(async move { keeper.sweep(&[Sweep::LeaseExpired, Sweep::PastExpiry]).await }));
         job(CHECK_EVERY, |keeper| Box::pin(async move { keeper.sweep(&[Sweep::ChecksDue]).await }));
+        job(SWEEP_EVERY, |keeper| Box::pin(async move { keeper.skip_stuck().await }));
         job(PROVE_EVERY, |keeper| Box::pin(async move { keeper.prove().await }));
         job(COUNT_EVERY, |keeper| Box::pin(async move { keeper.count_open().await }));
         tokio::spawn(keeper.clone().tick());
         job(AUDIT_EVERY, |keeper| Box::pin(async move { keeper.audit().await }));
         job(PAUSES_EVERY, |keeper| Box::pin(async move { keeper.see_pauses().await }));
+        let (app, instance, stop) = (keeper.app.clone(), keeper.instance, keeper.stop.clone());
+        tokio::spawn(retention::run(app, instance, stop));
         job(ANCHOR_EVERY, |keeper| Box::pin(async move { keeper.anchor().await }));
     }
 
@@ -142,6 +146,9 @@ impl Keeper {
                         break;
                     }
                 };
+                if !swept.is_empty() {
+                    self.app.wake.arrived();
+                }
                 for moved in &swept {
                     self.count(*sweep, moved);
                     if moved.to.is_waiting() {
@@ -181,6 +188,30 @@ impl Keeper {
     async fn see_pauses(&self) {
         if let Err(error) = self.app.pauses.refresh(self.app.store.as_ref()).await {
             tracing::debug!(error = %error, "the switches could not be read and stay as they are");
+        }
+    }
+
+    /// Lets successors of heads that are stuck go (S-078).
+    async fn skip_stuck(&self) {
+        loop {
+            let now = self.app.clock.now();
+            let passed = match self.app.store.ordering().skip_stuck(SWEEP_ROWS, now).await {
+                Ok(passed) => passed,
+                Err(error) => {
+                    tracing::debug!(error = %error, "stuck heads could not be passed; it is tried again");
+                    return;
+                }
+            };
+            if !passed.is_empty() {
+                self.app.wake.arrived();
+            }
+            for next in &passed {
+                tracing::warn!(delivery_id = %next.id, "delivery goes before an older one with its ordering_key, which is held up");
+                self.app.wake.lane(next.lane, now);
+            }
+            if i64::try_from(passed.len()).unwrap_or(i64::MAX) < SWEEP_ROWS {
+                return;
+            }
         }
     }
 

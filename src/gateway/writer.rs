@@ -11,7 +11,7 @@ use tidings_core::ids::LaneId;
 use tidings_core::judge::ClaimPlan;
 use tidings_core::policy::Rules;
 use tidings_core::sandbox::SandboxMessage;
-use tidings_core::store::{Accepted, Claimed, NewNotification, Store, StoreError, WriteBatch};
+use tidings_core::store::{Accepted, Claimed, NewNotification, Store, StoreError, WriteBatch, WriteResults};
 use tidings_core::time::{Clock, Timestamp};
 use tidings_core::transition::{Finish, Landed};
 use tidings_core::words::Class;
@@ -299,14 +299,15 @@ async fn run(writer: Writer, store: Arc<dyn Store>, clock: Arc<dyn Clock>, rules
         for (part, size) in sizes.into_iter().filter(|(_, size)| *size > 0) {
             writer.metrics.batch_rows.get_or_create(&Part { part }).observe(size as f64);
         }
+        let is_told = tells(&results);
         wake_lanes(&wake, &accepts, &results.accept);
         writer.open_rows.fetch_add(new_rows(&accepts, &results.accept), Ordering::Relaxed);
         Desk::hand_over(accepts.into_iter().zip(results.accept).map(|(accepting, result)| (accepting.desk, (accepting.reply, result))));
-        answer(finishes, results.finish);
-        answer(claim.into_iter().collect(), results.claim.into_iter().collect());
-        if results.sandbox.iter().any(Result::is_ok) {
+        if is_told {
             wake.arrived();
         }
+        answer(finishes, results.finish);
+        answer(claim.into_iter().collect(), results.claim.into_iter().collect());
         answer(messages, results.sandbox);
     }
     writer.lock().running -= 1;
@@ -315,6 +316,13 @@ async fn run(writer: Writer, store: Arc<dyn Store>, clock: Arc<dyn Clock>, rules
 fn new_rows(accepts: &[Accepting], results: &[Result<Accepted, StoreError>]) -> i64 {
     let taken = accepts.iter().zip(results).filter(|(_, result)| matches!(result, Ok(Accepted::Taken)));
     taken.map(|(accepting, _)| i64::try_from(accepting.notification.deliveries.len()).unwrap_or_default()).sum()
+}
+
+/// Whether something was written that held calls may wait for: a message of the sandbox, or an event.
+fn tells(results: &WriteResults) -> bool {
+    let has_moved = |landed: &Result<Landed, StoreError>| matches!(landed, Ok(Landed::Moved(_)) | Err(StoreError::CommitUnknown(_)));
+    let has_ended = |claim: &Result<Claimed, StoreError>| claim.as_ref().is_ok_and(|claimed| claimed.ended > 0);
+    results.sandbox.iter().any(Result::is_ok) || results.finish.iter().any(has_moved) || results.claim.iter().any(has_ended)
 }
 
 /// A hint for each lane in which something was written or may have been, at the instant from which it is due.

@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use sqlx::PgConnection;
+use sqlx::{Connection, PgConnection};
 use tidings_core::crash::fail_point;
 use tidings_core::ids::{NotificationId, TenantId};
 use tidings_core::key_expiry::may_be_free;
@@ -14,11 +14,11 @@ use tidings_core::time::Timestamp;
 use tidings_core::words::Mode;
 use uuid::Uuid;
 
-use crate::PostgresStore;
 use crate::error::{before, committing};
 use crate::instant::{At, at};
 use crate::key_expiry;
 use crate::rows::{small, text_array};
+use crate::{PostgresStore, order};
 
 /// Writes items that are sorted by key, each key once (two transactions with the same keys in opposite order would
 /// deadlock). Another transaction that is about to commit one of the keys is waited for no longer than `patience`.
@@ -28,11 +28,14 @@ pub(crate) async fn accept(
     patience: Duration,
     now: Timestamp,
 ) -> Result<Vec<Result<Accepted, StoreError>>, StoreError> {
-    let mut accepting = store.accepting.acquire().await.map_err(before)?;
-    fail_point("accept.before_commit");
-    let taken = insert(&mut accepting, items, patience, now).await?;
+    let taken = if items.iter().any(|item| item.is_keyed()) {
+        accept_keyed(store, items, patience, now).await?
+    } else {
+        let mut accepting = store.accepting.acquire().await.map_err(before)?;
+        fail_point("accept.before_commit");
+        insert(&mut accepting, items, patience, now).await?
+    };
     fail_point("accept.after_commit");
-    drop(accepting);
     if taken.len() == items.len() {
         return Ok(items.iter().map(|_| Ok(Accepted::Taken)).collect());
     }
@@ -50,6 +53,36 @@ pub(crate) async fn accept(
         });
     }
     Ok(results)
+}
+
+/// The same for a batch in which some have an ordering or a collapse key: others' rows are part of their transaction.
+async fn accept_keyed(
+    store: &PostgresStore,
+    items: &[Arc<NewNotification>],
+    patience: Duration,
+    now: Timestamp,
+) -> Result<HashSet<Uuid>, StoreError> {
+    let mut conn = store.connection().await?;
+    let mut tx = conn.begin().await.map_err(before)?;
+    let taken = insert_keyed(&mut tx, items, patience, now).await?;
+    fail_point("accept.before_commit");
+    tx.commit().await.map_err(committing)?;
+    Ok(taken)
+}
+
+/// Inserts, and does to others' rows what ordering and collapse keys ask for; inside the caller's transaction.
+pub(crate) async fn insert_keyed(
+    conn: &mut PgConnection,
+    items: &[Arc<NewNotification>],
+    patience: Duration,
+    now: Timestamp,
+) -> Result<HashSet<Uuid>, StoreError> {
+    let mut lines = order::lock_lines(conn, items).await?;
+    let taken = insert(conn, items, patience, now).await?;
+    let accepted: Vec<&NewNotification> = items.iter().map(|item| &**item).filter(|item| taken.contains(&item.id.as_uuid())).collect();
+    order::seat(conn, &accepted, &mut lines, now).await?;
+    order::collapse(conn, &accepted, now).await?;
+    Ok(taken)
 }
 
 fn outcome(
@@ -71,7 +104,7 @@ fn column<'a, T>(items: &'a [Arc<NewNotification>], value: impl Fn(&'a NewNotifi
     items.iter().map(|item| value(item)).collect()
 }
 
-pub(crate) async fn insert(
+async fn insert(
     conn: &mut PgConnection,
     items: &[Arc<NewNotification>],
     patience: Duration,
@@ -84,9 +117,9 @@ pub(crate) async fn insert(
          x AS MATERIALIZED (
             SELECT x.* FROM patience CROSS JOIN unnest($3::int[], $4::uuid[], $5::smallint[], $6::text[], $7::bytea[], $8::smallint[],
                 $9::smallint[], $10::text[], $11::text[], $12::text[], $13::bytea[], $14::text[], $15::timestamptz[],
-                $16::timestamptz[], $17::bytea[], $18::smallint[], $31::bytea[]) WITH ORDINALITY
+                $16::timestamptz[], $17::bytea[], $18::smallint[], $31::bytea[], $32::int[]) WITH ORDINALITY
                 AS x (tenant_id, id, mode, idempotency_key, fingerprint, fingerprint_version, schema_version, category, class,
-                      tags, metadata, trace_context, send_at, expires_at, body, delivery_count, ref_digest, place)
+                      tags, metadata, trace_context, send_at, expires_at, body, delivery_count, ref_digest, flags, place)
             WHERE patience.is_set IS NOT NULL),
          k AS (
             INSERT INTO idempotency (tenant_id, mode, idempotency_key, notification_id, fingerprint, fingerprint_version)
@@ -100,7 +133,7 @@ pub(crate) async fn insert(
             FROM x JOIN k ON k.notification_id = x.id),
          c AS (INSERT INTO contents (id, body) SELECT x.id, x.body FROM x JOIN k ON k.notification_id = x.id),
          y AS MATERIALIZED (
-            SELECT y.*, x.tenant_id, x.mode, x.category, x.class, x.expires_at, x.schema_version
+            SELECT y.*, x.tenant_id, x.mode, x.category, x.class, x.expires_at, x.schema_version, x.flags, x.delivery_count
             FROM unnest($19::uuid[], $20::uuid[], $21::text[], $22::int[], $23::text[], $24::timestamptz[], $25::bytea[],
                 $26::bytea[], $27::bytea[], $28::text[], $29::text[], $30::smallint[])
                 AS y (notification_id, id, channel, lane, state, available_at, address_digest, address, ref, sender, message_id,
@@ -112,9 +145,9 @@ pub(crate) async fn insert(
             SELECT id, tenant_id, mode, channel, class, lane, 1, 1, address_digest, address, ref, message_id, expires_at, $2 FROM y),
          q AS (
             INSERT INTO queue (id, tenant_id, mode, lane, category, state, available_at, attempt_limit, expires_at,
-                address_digest, sender, schema_version)
+                address_digest, sender, schema_version, flags, siblings)
             SELECT id, tenant_id, mode, lane, category, state, available_at, attempt_limit, expires_at, address_digest, sender,
-                schema_version FROM y)
+                schema_version, flags, delivery_count FROM y)
          SELECT notification_id AS "id!" FROM k"#,
         format!("{}ms", patience.as_millis().max(1)),
         At(now),
@@ -147,6 +180,7 @@ pub(crate) async fn insert(
         deliveries.iter().map(|(_, d)| d.message_id.as_deref()).collect::<Vec<_>>() as _,
         &deliveries.iter().map(|(_, d)| small(d.attempt_limit)).collect::<Vec<_>>()[..],
         column(items, |item| item.ref_digest.as_deref()) as _,
+        &column(items, |item| item.first_flags().0)[..],
     )
     .fetch_all(conn)
     .await

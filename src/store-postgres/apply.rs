@@ -6,13 +6,16 @@ use std::collections::HashSet;
 use sqlx::PgConnection;
 use tidings_core::crash::fail_point;
 use tidings_core::delivery::Change;
+use tidings_core::events;
 use tidings_core::store::StoreError;
 use tidings_core::time::Timestamp;
 use uuid::Uuid;
 
+use crate::completing;
 use crate::error::before;
 use crate::history::{write_attempts, write_events};
 use crate::instant::{At, at};
+use crate::order;
 use crate::rows::small;
 use crate::suppressions;
 
@@ -60,12 +63,15 @@ pub(crate) async fn apply(conn: &mut PgConnection, changes: &[Change], now: Time
     }
     let moved = select(changes, |change| written.holds(change));
     suppressions::note(conn, &moved, now).await?;
+    order::advance(conn, &moved, now).await?;
     write_attempts(conn, &moved).await?;
     if moved.iter().any(|change| !change.events.is_empty()) {
         fail_point("finish.before_events");
     }
-    written.events += write_events(conn, &moved, now, written.events).await?;
-    Ok(())
+    let completed = completing::completed(conn, &moved).await?;
+    let rows = events::rows(moved.iter().copied(), &completed, now);
+    written.events += write_events(conn, &rows, now, written.events).await?;
+    completing::erase_sensitive(conn, &completed).await
 }
 
 fn select(changes: &[Change], wanted: impl Fn(&Change) -> bool) -> Vec<&Change> {
@@ -206,10 +212,10 @@ async fn return_to_queue(conn: &mut PgConnection, changes: &[&Change]) -> Result
     sqlx::query!(
         "INSERT INTO queue (id, tenant_id, mode, lane, category, state, available_at, account_id, attempt_number, generation,
             attempt_count, attempts_used, attempt_limit, unresolved, flags, version, ambiguous_since, check_at, expires_at,
-            address_digest, sender, schema_version)
+            address_digest, sender, schema_version, siblings)
          SELECT d.id, d.tenant_id, d.mode, d.lane, n.category, x.state, x.available_at, x.account_id, x.attempt_number,
             x.generation, x.attempt_count, x.attempts_used, x.attempt_limit, x.unresolved, x.flags, x.version,
-            x.ambiguous_since, x.check_at, x.expires_at, d.address_digest, d.sender, n.schema_version
+            x.ambiguous_since, x.check_at, x.expires_at, d.address_digest, d.sender, n.schema_version, n.delivery_count
          FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::timestamptz[], $5::int[], $6::smallint[], $7::smallint[],
                      $8::smallint[], $9::smallint[], $10::smallint[], $11::smallint[], $12::int[], $13::int[],
                      $14::timestamptz[], $15::timestamptz[], $16::timestamptz[])

@@ -19,6 +19,7 @@ use uuid::Uuid;
 use crate::apply::{Written, apply};
 use crate::error::{before, committing};
 use crate::instant::At;
+use crate::order;
 use crate::rows::{OpenRow, open_rows, word};
 use crate::suppressions::reach;
 use crate::{PostgresStore, SCHEMA_VERSION};
@@ -43,6 +44,7 @@ pub(crate) async fn claim(store: &PostgresStore, rules: &Rules, plan: &ClaimPlan
         return Ok(Claimed { lanes, ..Claimed::default() });
     }
     ask_who_refused(&mut tx, plan, &mut due).await?;
+    order::find_collapsed(&mut tx, &mut due).await?;
     let changes = judge(rules, plan, &due, now);
     let mut written = Written::default();
     apply(&mut tx, &changes, now, &mut written).await?;
@@ -199,7 +201,7 @@ fn candidate(mut row: OpenRow) -> Option<Candidate> {
     let suppressions = row.suppressed.take().unwrap_or_default().iter().map(|hit| read_hit(hit)).collect();
     // What is not known does not go out (S-220).
     let tenant_active = row.tenant_active.unwrap_or(false);
-    row.readable().map(|delivery| Candidate { delivery, suppressions, tenant_active, refused_by: Vec::new() })
+    row.readable().map(|delivery| Candidate { delivery, suppressions, tenant_active, refused_by: Vec::new(), is_collapsed: false })
 }
 
 /// Who refused candidates in their generation; asked only of those that were tried before and could go elsewhere.

@@ -2,6 +2,7 @@
 
 use sqlx::PgConnection;
 use tidings_core::delivery::Change;
+use tidings_core::events::EventRow;
 use tidings_core::store::StoreError;
 use tidings_core::time::Timestamp;
 
@@ -46,9 +47,8 @@ pub(crate) async fn write_attempts(conn: &mut PgConnection, changes: &[&Change])
     Ok(())
 }
 
-/// The events of all changes, numbered on from `first`; returns how many.
-pub(crate) async fn write_events(conn: &mut PgConnection, changes: &[&Change], now: Timestamp, first: i32) -> Result<i32, StoreError> {
-    let events: Vec<_> = changes.iter().flat_map(|c| c.events.iter().map(move |event| (*c, event))).collect();
+/// Events, numbered on from `first`; returns how many.
+pub(crate) async fn write_events(conn: &mut PgConnection, events: &[EventRow<'_>], now: Timestamp, first: i32) -> Result<i32, StoreError> {
     let Ok(count) = i32::try_from(events.len()) else { return Err(StoreError::Unreadable("too many events at once".to_owned())) };
     if count == 0 {
         return Ok(0);
@@ -66,22 +66,22 @@ pub(crate) async fn write_events(conn: &mut PgConnection, changes: &[&Change], n
                   attempt_count, flags, smtp_code, enhanced_code, occurred_at, n)",
         first,
         At(now),
-        &events.iter().map(|(c, _)| c.after.tenant.0).collect::<Vec<_>>()[..],
-        &events.iter().map(|(c, _)| c.after.mode.as_i16()).collect::<Vec<_>>()[..],
-        &events.iter().map(|(c, _)| c.after.id.as_uuid()).collect::<Vec<_>>()[..],
-        &events.iter().map(|(c, _)| c.after.version).collect::<Vec<_>>()[..],
-        events.iter().map(|(_, event)| event.kind.as_str()).collect::<Vec<_>>() as _,
-        events.iter().map(|(c, _)| c.before.state.as_str()).collect::<Vec<_>>() as _,
-        events.iter().map(|(c, _)| c.after.state.as_str()).collect::<Vec<_>>() as _,
-        events.iter().map(|(c, _)| c.after.reason.map(|reason| reason.as_str())).collect::<Vec<_>>() as _,
-        events.iter().map(|(c, _)| c.after.certainty().as_str()).collect::<Vec<_>>() as _,
-        events.iter().map(|(c, _)| c.after.account.map(|account| account.0)).collect::<Vec<_>>() as _,
-        &events.iter().map(|(c, _)| small(c.after.generation)).collect::<Vec<_>>()[..],
-        &events.iter().map(|(c, _)| small(c.after.attempt_count)).collect::<Vec<_>>()[..],
-        &events.iter().map(|(c, _)| c.after.flags.0).collect::<Vec<_>>()[..],
-        events.iter().map(|(_, event)| event.smtp_code).collect::<Vec<_>>() as _,
-        events.iter().map(|(_, event)| without_nul(event.enhanced_code.as_deref())).collect::<Vec<_>>() as _,
-        events.iter().map(|(_, event)| At(event.occurred_at)).collect::<Vec<_>>() as _,
+        &events.iter().map(|event| event.change.after.tenant.0).collect::<Vec<_>>()[..],
+        &events.iter().map(|event| event.change.after.mode.as_i16()).collect::<Vec<_>>()[..],
+        &events.iter().map(|event| event.change.after.id.as_uuid()).collect::<Vec<_>>()[..],
+        &events.iter().map(|event| event.version).collect::<Vec<_>>()[..],
+        events.iter().map(|event| event.kind.as_str()).collect::<Vec<_>>() as _,
+        events.iter().map(|event| event.previous.map(|state| state.as_str())).collect::<Vec<_>>() as _,
+        events.iter().map(|event| event.state).collect::<Vec<_>>() as _,
+        events.iter().map(|event| event.reason.map(|reason| reason.as_str())).collect::<Vec<_>>() as _,
+        events.iter().map(|event| event.change.after.certainty().as_str()).collect::<Vec<_>>() as _,
+        events.iter().map(|event| event.change.after.account.map(|account| account.0)).collect::<Vec<_>>() as _,
+        &events.iter().map(|event| small(event.change.after.generation)).collect::<Vec<_>>()[..],
+        &events.iter().map(|event| small(event.change.after.attempt_count)).collect::<Vec<_>>()[..],
+        &events.iter().map(|event| event.change.after.flags.0).collect::<Vec<_>>()[..],
+        events.iter().map(|event| event.smtp_code).collect::<Vec<_>>() as _,
+        events.iter().map(|event| without_nul(event.enhanced_code)).collect::<Vec<_>>() as _,
+        events.iter().map(|event| At(event.occurred_at)).collect::<Vec<_>>() as _,
     )
     .execute(conn)
     .await

@@ -12,7 +12,7 @@ use tidings_core::store::{Accepted, KeyHolder, NewNotification, StoreError};
 use tidings_core::time::Timestamp;
 
 use crate::PostgresStore;
-use crate::accept::{holders, insert};
+use crate::accept::{holders, insert_keyed};
 use crate::error::{before, committing};
 use crate::instant::At;
 
@@ -34,7 +34,7 @@ pub(crate) async fn take_over(
     if !key_is_free(settled(&mut tx, holder.id).await?, now) {
         return Ok(Accepted::KeyHeld(holder));
     }
-    if insert(&mut tx, std::slice::from_ref(item), patience, now).await?.is_empty() {
+    if insert_keyed(&mut tx, std::slice::from_ref(item), patience, now).await?.is_empty() {
         return Ok(Accepted::InProgress);
     }
     tx.commit().await.map_err(committing)?;

@@ -9,13 +9,17 @@ mod audit;
 mod audit_log;
 mod claim;
 mod commit;
+mod completing;
 mod error;
+mod feed;
 mod finish;
 mod gauges;
 mod history;
 mod instant;
+mod keeping;
 mod key_expiry;
 mod listing;
+mod order;
 mod read;
 mod registry;
 mod rows;
@@ -37,12 +41,13 @@ use sqlx::{PgPool, Postgres};
 use tidings_core::acts::Act;
 use tidings_core::ids::{AccountId, DeliveryId, InstanceId, LaneId, NotificationId, TenantId};
 use tidings_core::policy::Rules;
+use tidings_core::retention::Retention;
 use tidings_core::sandbox::SandboxMessage;
 use tidings_core::store::{
-    Access, Acted, Acts, ApiKey, Asked, DeadLetter, DeadLetterFilter, Deed, Depth, Finding, Gauges, KeyFilter, KeyHolder, Listing, Mailbox,
-    NewSuppression, OpenCalls, Outbox, Reading, Registry, SandboxFilter, Scan, Store, StoreError, StoredContent, StoredNotification,
-    StoredOutgoing, StoredSuppression, Suppressed, SuppressionFilter, Suppressions, Sweep, Swept, SwitchedBy, Switches, Tenant, Window,
-    WriteBatch, WriteResults,
+    Access, Acted, Acts, ApiKey, Asked, DeadLetter, DeadLetterFilter, Deed, Depth, Feed, FeedPage, FeedPosition, FeedQuery, Finding,
+    Gauges, Keeping, KeyFilter, KeyHolder, Listing, Mailbox, NewSuppression, OpenCalls, Ordering, Outbox, Reading, Registry, SandboxFilter,
+    Scan, Store, StoreError, StoredContent, StoredNotification, StoredOutgoing, StoredSuppression, Suppressed, SuppressionFilter,
+    Suppressions, Sweep, Swept, SwitchedBy, Switches, Tenant, Walked, Window, WriteBatch, WriteResults,
 };
 use tidings_core::suppression::Hit;
 use tidings_core::switches::{Scope, Switch};
@@ -183,6 +188,18 @@ impl Store for PostgresStore {
 
     async fn prove_writable(&self, instance: InstanceId, now: Timestamp) -> Result<(), StoreError> {
         limited_write(schema::prove_writable(self, instance, now)).await
+    }
+
+    fn feed(&self) -> &dyn Feed {
+        self
+    }
+
+    fn keeping(&self) -> &dyn Keeping {
+        self
+    }
+
+    fn ordering(&self) -> &dyn Ordering {
+        self
     }
 
     async fn close(&self) {
@@ -400,6 +417,17 @@ impl Switches for PostgresStore {
 }
 
 #[async_trait]
+impl Feed for PostgresStore {
+    async fn events(&self, query: &FeedQuery) -> Result<Option<FeedPage>, StoreError> {
+        limited(feed::feed(self, query)).await
+    }
+
+    async fn end(&self) -> Result<FeedPosition, StoreError> {
+        limited(feed::feed_end(self)).await
+    }
+}
+
+#[async_trait]
 impl Access for PostgresStore {
     async fn principal(&self, key_hash: &[u8]) -> Result<Option<(ApiKey, Tenant)>, StoreError> {
         limited(access::principal(self, key_hash)).await
@@ -438,5 +466,32 @@ impl Gauges for PostgresStore {
 
     async fn horizon_age(&self) -> Result<Duration, StoreError> {
         limited(gauges::horizon_age(self)).await
+    }
+}
+
+#[async_trait]
+impl Ordering for PostgresStore {
+    async fn skip_stuck(&self, limit: i64, now: Timestamp) -> Result<Vec<Swept>, StoreError> {
+        limited_write(order::skip_stuck(self, limit, now)).await
+    }
+}
+
+#[async_trait]
+impl Keeping for PostgresStore {
+    async fn take_run(&self, job: &str, window: Timestamp, instance: InstanceId, now: Timestamp) -> Result<bool, StoreError> {
+        limited_write(keeping::take_run(self, job, window, instance, now)).await
+    }
+
+    async fn erase_content(&self, keep: &Retention, after: Option<NotificationId>, now: Timestamp) -> Result<Walked, StoreError> {
+        limited_write(keeping::erase_content(self, keep, after, now)).await
+    }
+
+    async fn purge_events(&self, before: Timestamp) -> Result<u64, StoreError> {
+        limited_write(keeping::purge_events(self, before)).await
+    }
+
+    async fn give_back(&self) -> Result<bool, StoreError> {
+        // The server's own vacuum does.
+        Ok(false)
     }
 }

@@ -82,6 +82,9 @@ pub(crate) struct OpenRow {
     /// Whether its tenant may send, and how far suppressions of its address reach, where that was asked for.
     pub(crate) tenant_active: Option<bool>,
     pub(crate) suppressed: Option<Vec<String>>,
+    pub(crate) siblings: i16,
+    pub(crate) is_ordered: bool,
+    pub(crate) is_collapsible: bool,
 }
 
 /// `SELECT` of `OpenRow`s, perhaps with further columns; `q` and `l` are the row and its lane in what follows.
@@ -95,7 +98,8 @@ macro_rules! open_rows {
             "SELECT q.id, q.tenant_id, q.mode, q.lane, l.channel, l.class, q.category, q.state, q.available_at, \
              q.lease_expires_at, q.lease_owner, q.account_id, q.attempt_number, q.attempt_started_at, q.generation, \
              q.attempt_count, q.attempts_used, q.attempt_limit, q.lost_count, q.build_failures, q.unresolved, q.flags, \
-             q.no_resend, q.version, q.ambiguous_since, q.check_at, q.rung, q.expires_at, q.sender, " + $facts + $tail,
+             q.no_resend, q.version, q.ambiguous_since, q.check_at, q.rung, q.expires_at, q.sender, q.siblings, \
+             q.ordering_key IS NOT NULL AS \"is_ordered!\", q.collapse_key IS NOT NULL AS \"is_collapsible!\", " + $facts + $tail,
             $($argument),+
         )
     };
@@ -144,6 +148,9 @@ impl OpenRow {
             flags: Flags(self.flags),
             reason: None,
             settled_at: None,
+            siblings: count(self.siblings)?,
+            is_ordered: self.is_ordered,
+            is_collapsible: self.is_collapsible,
         })
     }
 }
@@ -228,6 +235,9 @@ impl RecordRow {
             flags: Flags(self.flags),
             reason: self.reason.as_deref().map(word::<Reason>).transpose()?,
             settled_at: self.settled_at.map(|at| at.0),
+            siblings: 0,
+            is_ordered: false,
+            is_collapsible: false,
         }))
     }
 }

@@ -16,6 +16,7 @@ use uuid::Uuid;
 use crate::batch::Batch;
 use crate::commit::{Parts, end_part};
 use crate::error::store_error;
+use crate::order;
 use crate::rows::{Hex, json, number};
 use crate::writer::Writer;
 
@@ -101,12 +102,20 @@ async fn write(connection: &mut SqliteConnection, batch: &[&NewNotification], no
         batch.iter().zip(&results).filter(|(_, result)| **result == Accepted::Taken).map(|(item, _)| *item).collect();
     if !taken.is_empty() {
         insert_deliveries(connection, &taken, now).await?;
+        if taken.iter().any(|item| item.is_keyed()) {
+            order::seat(connection, &taken, now).await?;
+            order::collapse(connection, &taken, now).await?;
+        }
     }
     Ok(results)
 }
 
 fn has_nul(item: &NewNotification) -> bool {
-    let mut own = [item.idempotency_key.as_str(), item.category.as_str()].into_iter().chain(item.trace_context.as_deref());
+    let mut own = [item.idempotency_key.as_str(), item.category.as_str()]
+        .into_iter()
+        .chain(item.trace_context.as_deref())
+        .chain(item.ordering_key.as_deref())
+        .chain(item.collapse_key.as_deref());
     let mut tags = item.tags.iter().map(String::as_str);
     let mut deliveries =
         item.deliveries.iter().flat_map(|delivery| delivery.sender.as_deref().into_iter().chain(delivery.message_id.as_deref()));
@@ -259,6 +268,8 @@ struct DeliveryShape<'a> {
     schema_version: i16,
     sender: Option<&'a str>,
     send_at: Option<Timestamp>,
+    flags: i32,
+    siblings: usize,
 }
 
 async fn insert_deliveries(connection: &mut SqliteConnection, taken: &[&NewNotification], now: Timestamp) -> Result<(), StoreError> {
@@ -298,12 +309,13 @@ async fn insert_deliveries(connection: &mut SqliteConnection, taken: &[&NewNotif
         "WITH shape AS MATERIALIZED (
             SELECT value->>'$[0].tenant' AS tenant, value->>'$[0].mode' AS mode, value->>'$[0].lane' AS lane,
                 value->>'$[0].category' AS category, value->>'$[0].state' AS state, value->>'$[0].attempt_limit' AS attempt_limit,
-                value->>'$[0].sender' AS sender, value->>'$[0].schema_version' AS schema_version, jsonb_extract(value, '$[1]') AS rows
+                value->>'$[0].sender' AS sender, value->>'$[0].schema_version' AS schema_version, value->>'$[0].flags' AS flags,
+                value->>'$[0].siblings' AS siblings, jsonb_extract(value, '$[1]') AS rows
             FROM jsonb_each(?1))
          INSERT INTO queue (id, tenant_id, mode, lane, category, state, available_at, attempt_limit, expires_at, address_digest, sender,
-            schema_version)
+            schema_version, flags, siblings)
          SELECT substr(?2, r.value->>0, 16), tenant, mode, lane, category, state, r.value->>4, attempt_limit, r.value->>5,
-            substr(?2, r.value->>0 + 16, r.value->>1), sender, schema_version
+            substr(?2, r.value->>0 + 16, r.value->>1), sender, schema_version, flags, siblings
          FROM shape CROSS JOIN jsonb_each(shape.rows) r",
         rows,
         bytes
@@ -327,5 +339,7 @@ fn delivery_shape<'a>(item: &'a NewNotification, delivery: &'a NewDelivery) -> D
         schema_version: item.schema_version,
         sender: delivery.sender.as_deref(),
         send_at: item.send_at,
+        flags: item.first_flags().0,
+        siblings: item.deliveries.len(),
     }
 }

@@ -5,12 +5,15 @@
 use serde::Serialize;
 use sqlx::query;
 use sqlx::sqlite::SqliteConnection;
-use tidings_core::delivery::{Change, Delivery, EventRecord};
+use tidings_core::delivery::{Change, Delivery};
+use tidings_core::events::{self, EventRow};
 use tidings_core::store::StoreError;
 use tidings_core::time::Timestamp;
 
 use crate::batch::Batch;
+use crate::completing;
 use crate::error::store_error;
+use crate::order;
 use crate::rows::{Hex, NEVER, json};
 use crate::suppressions;
 
@@ -33,13 +36,16 @@ pub(crate) async fn write_states(connection: &mut SqliteConnection, changes: &[C
     update_records(connection, &recorded, now).await?;
     insert_into_queue(connection, &come_back).await?;
     update_copies(connection, &with_copies).await?;
+    order::advance(connection, &leave, now).await?;
     suppressions::note(connection, changes, now).await
 }
 
 /// Writes what is told of the changes: attempts and events.
 pub(crate) async fn write_history(connection: &mut SqliteConnection, changes: &[Change], now: Timestamp) -> Result<(), StoreError> {
     upsert_attempts(connection, changes).await?;
-    insert_events(connection, changes, now).await
+    let completed = completing::completed(connection, changes).await?;
+    insert_events(connection, &events::rows(changes, &completed, now), now).await?;
+    completing::erase_sensitive(connection, &completed).await
 }
 
 /// The columns of `queue` that change, with the guard that finds the row; rows that move the same way have them in common.
@@ -246,13 +252,13 @@ async fn insert_into_queue(connection: &mut SqliteConnection, changes: &[&Change
     let done = query!(
         "INSERT INTO queue (id, tenant_id, mode, lane, category, state, available_at, lease_expires_at, lease_owner, account_id, attempt_number,
             attempt_started_at, generation, attempt_count, attempts_used, attempt_limit, lost_count, build_failures, unresolved, no_resend,
-            flags, version, ambiguous_since, check_at, rung, expires_at, address_digest, sender, schema_version)
+            flags, version, ambiguous_since, check_at, rung, expires_at, address_digest, sender, schema_version, siblings)
          SELECT d.id, d.tenant_id, d.mode, d.lane, n.category, x.value->>'$[0].state', r.value->>1,
             x.value->>'$[0].lease_expires_at', x.value->>'$[0].lease_owner', x.value->>'$[0].account', x.value->>'$[0].number',
             x.value->>'$[0].started_at', x.value->>'$[0].generation', x.value->>'$[0].count', x.value->>'$[0].used', x.value->>'$[0].limit',
             x.value->>'$[0].lost', x.value->>'$[0].builds', x.value->>'$[0].unresolved', x.value->>'$[0].no_resend', x.value->>'$[0].flags',
             x.value->>'$[0].version', x.value->>'$[0].since', x.value->>'$[0].check_at', x.value->>'$[0].rung', r.value->>2,
-            d.address_digest, d.sender, n.schema_version
+            d.address_digest, d.sender, n.schema_version, n.delivery_count
          FROM jsonb_each(?1) x CROSS JOIN jsonb_each(x.value, '$[1]') r CROSS JOIN deliveries d ON d.id = substr(?2, r.value->>0, 16)
             CROSS JOIN notifications n ON n.tenant_id = d.tenant_id AND n.id = substr(?2, r.value->>0 + 16, 16)",
         rows,
@@ -339,7 +345,7 @@ struct EventShape<'a> {
     mode: i16,
     version: i32,
     kind: &'a str,
-    previous: &'a str,
+    previous: Option<&'a str>,
     state: &'a str,
     reason: Option<&'a str>,
     certainty: &'a str,
@@ -351,11 +357,11 @@ struct EventShape<'a> {
     enhanced_code: Option<&'a str>,
 }
 
-async fn insert_events(connection: &mut SqliteConnection, changes: &[Change], now: Timestamp) -> Result<(), StoreError> {
+async fn insert_events(connection: &mut SqliteConnection, events: &[EventRow<'_>], now: Timestamp) -> Result<(), StoreError> {
     let mut rows = Batch::in_order();
-    for (change, event) in changes.iter().flat_map(|change| change.events.iter().map(move |event| (change, event))) {
-        let place = rows.bytes(change.after.id.as_uuid().as_bytes());
-        rows.add(event_shape(change, event), (place, event.occurred_at));
+    for event in events {
+        let place = rows.bytes(event.change.after.id.as_uuid().as_bytes());
+        rows.add(event_shape(event), (place, event.occurred_at));
     }
     if rows.len() == 0 {
         return Ok(());
@@ -384,23 +390,23 @@ async fn insert_events(connection: &mut SqliteConnection, changes: &[Change], no
     .map_err(store_error)
 }
 
-fn event_shape<'a>(change: &'a Change, event: &'a EventRecord) -> EventShape<'a> {
-    let after = &change.after;
+fn event_shape<'a>(event: &EventRow<'a>) -> EventShape<'a> {
+    let after = &event.change.after;
     EventShape {
         tenant: after.tenant.0,
         mode: after.mode.as_i16(),
-        version: after.version,
+        version: event.version,
         kind: event.kind.as_str(),
-        previous: change.before.state.as_str(),
-        state: after.state.as_str(),
-        reason: after.reason.map(|reason| reason.as_str()),
+        previous: event.previous.map(|state| state.as_str()),
+        state: event.state,
+        reason: event.reason.map(|reason| reason.as_str()),
         certainty: after.certainty().as_str(),
         account: after.account.map(|account| account.0),
         generation: after.generation,
         count: after.attempt_count,
         flags: after.flags.0,
         smtp_code: event.smtp_code,
-        enhanced_code: event.enhanced_code.as_deref(),
+        enhanced_code: event.enhanced_code,
     }
 }
 

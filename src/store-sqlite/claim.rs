@@ -19,6 +19,7 @@ use uuid::Uuid;
 use crate::SCHEMA_VERSION;
 use crate::apply::apply;
 use crate::error::store_error;
+use crate::order;
 use crate::rows::{DeliveryRow, ids_json, json, number, open_rows, word};
 use crate::suppressions::reach;
 
@@ -186,6 +187,7 @@ async fn with_facts(
     let mut suppressed = suppressions(connection, &rows, now).await?;
     let inactive = inactive_tenants(connection, &rows).await?;
     let mut refusals = refusals(connection, plan, &rows).await?;
+    let collapsed = order::collapsed(connection, &rows).await?;
     let mut candidates = Vec::with_capacity(rows.len());
     for row in rows {
         let id = row.id;
@@ -194,6 +196,7 @@ async fn with_facts(
                 suppressions: suppressed.remove(&id).unwrap_or_default(),
                 tenant_active: !inactive.contains(&delivery.tenant.0),
                 refused_by: refusals.remove(&id).unwrap_or_default(),
+                is_collapsed: collapsed.contains(&id),
                 delivery,
             });
         }

@@ -63,6 +63,9 @@ fn email(tenant: TenantId, lane: LaneId, n: u8, body: usize) -> Arc<NewNotificat
         send_at: None,
         expires_at: NOW.plus(std::time::Duration::from_secs(60)),
         body: vec![0; body],
+        is_sensitive: false,
+        ordering_key: None,
+        collapse_key: None,
         deliveries: vec![delivery],
     })
 }

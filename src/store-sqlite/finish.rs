@@ -124,7 +124,8 @@ pub(crate) async fn records(connection: &mut SqliteConnection, ids: String) -> R
             0 AS "attempt_limit!: i64", 0 AS "lost_count!: i64", 0 AS "build_failures!: i64", d.unresolved AS "unresolved!",
             NULL AS "no_resend?: String", NULL AS "available_at?: i64", NULL AS "lease_expires_at?: i64", NULL AS "lease_owner?: i64",
             d.account_id AS "account_id?", NULL AS "attempt_started_at?: i64", NULL AS "ambiguous_since?: i64", NULL AS "check_at?: i64",
-            0 AS "rung!: i64", d.expires_at AS "expires_at!", NULL AS "sender?: String", d.flags AS "flags!", d.reason AS "reason?", d.settled_at AS "settled_at?"
+            0 AS "rung!: i64", d.expires_at AS "expires_at!", NULL AS "sender?: String", d.flags AS "flags!", d.reason AS "reason?", d.settled_at AS "settled_at?",
+            0 AS "siblings!: i64", 0 AS "is_ordered!: bool", 0 AS "is_collapsible!: bool"
            FROM json_each(?1) x CROSS JOIN deliveries d ON d.id = unhex(x.value) WHERE d.state IS NOT NULL"#,
         ids
     )

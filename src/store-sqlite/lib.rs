@@ -10,12 +10,16 @@ mod audit_log;
 mod batch;
 mod claim;
 mod commit;
+mod completing;
 #[cfg(test)]
 mod durability;
 mod error;
+mod feed;
 mod finish;
 mod gauges;
+mod keeping;
 mod listing;
+mod order;
 mod read;
 mod registry;
 mod rows;
@@ -34,12 +38,13 @@ use sqlx::sqlite::SqlitePool;
 use tidings_core::acts::Act;
 use tidings_core::ids::{AccountId, DeliveryId, InstanceId, LaneId, NotificationId, TenantId};
 use tidings_core::policy::Rules;
+use tidings_core::retention::Retention;
 use tidings_core::sandbox::SandboxMessage;
 use tidings_core::store::{
-    Access, Acted, Acts, ApiKey, Asked, DeadLetter, DeadLetterFilter, Deed, Depth, Finding, Gauges, KeyFilter, KeyHolder, Listing, Mailbox,
-    NewSuppression, OpenCalls, Outbox, Reading, Registry, SandboxFilter, Scan, Store, StoreError, StoredContent, StoredNotification,
-    StoredOutgoing, StoredSuppression, Suppressed, SuppressionFilter, Suppressions, Sweep, Swept, SwitchedBy, Switches, Tenant, Window,
-    WriteBatch, WriteResults,
+    Access, Acted, Acts, ApiKey, Asked, DeadLetter, DeadLetterFilter, Deed, Depth, Feed, FeedPage, FeedPosition, FeedQuery, Finding,
+    Gauges, Keeping, KeyFilter, KeyHolder, Listing, Mailbox, NewSuppression, OpenCalls, Ordering, Outbox, Reading, Registry, SandboxFilter,
+    Scan, Store, StoreError, StoredContent, StoredNotification, StoredOutgoing, StoredSuppression, Suppressed, SuppressionFilter,
+    Suppressions, Sweep, Swept, SwitchedBy, Switches, Tenant, Walked, Window, WriteBatch, WriteResults,
 };
 use tidings_core::suppression::Hit;
 use tidings_core::switches::{Scope, Switch};
@@ -132,6 +137,18 @@ impl Store for SqliteStore {
 
     async fn prove_writable(&self, instance: InstanceId, now: Timestamp) -> Result<(), StoreError> {
         registry::see_instance(self.writer().await?.connection(), instance, now).await
+    }
+
+    fn feed(&self) -> &dyn Feed {
+        self
+    }
+
+    fn keeping(&self) -> &dyn Keeping {
+        self
+    }
+
+    fn ordering(&self) -> &dyn Ordering {
+        self
     }
 
     async fn close(&self) {
@@ -344,6 +361,17 @@ impl Switches for SqliteStore {
 }
 
 #[async_trait]
+impl Feed for SqliteStore {
+    async fn events(&self, query: &FeedQuery) -> Result<Option<FeedPage>, StoreError> {
+        feed::feed(&self.readers, query).await
+    }
+
+    async fn end(&self) -> Result<FeedPosition, StoreError> {
+        feed::feed_end(&self.readers).await
+    }
+}
+
+#[async_trait]
 impl Access for SqliteStore {
     async fn principal(&self, key_hash: &[u8]) -> Result<Option<(ApiKey, Tenant)>, StoreError> {
         access::principal(&self.readers, key_hash).await
@@ -383,5 +411,31 @@ impl Gauges for SqliteStore {
     async fn horizon_age(&self) -> Result<Duration, StoreError> {
         // One process writes, in one transaction at a time.
         Ok(Duration::ZERO)
+    }
+}
+
+#[async_trait]
+impl Ordering for SqliteStore {
+    async fn skip_stuck(&self, limit: i64, now: Timestamp) -> Result<Vec<Swept>, StoreError> {
+        order::skip_stuck(&mut *self.writer().await?, limit, now).await
+    }
+}
+
+#[async_trait]
+impl Keeping for SqliteStore {
+    async fn take_run(&self, job: &str, window: Timestamp, instance: InstanceId, now: Timestamp) -> Result<bool, StoreError> {
+        keeping::take_run(&mut *self.writer().await?, job, window, instance, now).await
+    }
+
+    async fn erase_content(&self, keep: &Retention, after: Option<NotificationId>, now: Timestamp) -> Result<Walked, StoreError> {
+        keeping::erase_content(self, keep, after, now).await
+    }
+
+    async fn purge_events(&self, before: Timestamp) -> Result<u64, StoreError> {
+        keeping::purge_events(&mut *self.writer().await?, before).await
+    }
+
+    async fn give_back(&self) -> Result<bool, StoreError> {
+        keeping::give_back(&mut *self.writer().await?).await
     }
 }

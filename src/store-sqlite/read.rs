@@ -101,6 +101,8 @@ pub(crate) async fn deliveries(connection: &mut SqliteConnection, ids: &[Deliver
             coalesce(q.rung, 0) AS "rung!: i64", coalesce(q.expires_at, d.expires_at) AS "expires_at!: i64", q.sender AS "sender?",
             coalesce(q.flags, d.flags) AS "flags!: i64", iif(q.id IS NULL, d.reason, NULL) AS "reason?: String", d.settled_at AS "settled_at?",
             d.address AS "address?", d.ref AS "reference?", d.copies AS "copies?", d.message_id AS "message_id?", d.send_at AS "send_at?", d.updated_at AS "updated_at!",
+            coalesce(q.siblings, 0) AS "siblings!: i64", q.ordering_key IS NOT NULL AS "is_ordered!: bool",
+            q.collapse_key IS NOT NULL AS "is_collapsible!: bool",
             d.suppression_id AS "suppression_id?: Uuid", s.reason AS "suppression_reason?", s.scope AS "suppression_scope?",
             s.created_at AS "suppressed_at?"
            FROM json_each(?1) x CROSS JOIN deliveries d ON d.id = unhex(x.value) LEFT JOIN queue q ON q.id = d.id
@@ -143,6 +145,9 @@ pub(crate) async fn deliveries(connection: &mut SqliteConnection, ids: &[Deliver
             flags: row.flags,
             reason: row.reason,
             settled_at: row.settled_at,
+            siblings: row.siblings,
+            is_ordered: row.is_ordered,
+            is_collapsible: row.is_collapsible,
         };
         let id = DeliveryId::from_uuid(row.id);
         let suppression = row.suppression_id.map(|id| Behind {

@@ -25,7 +25,8 @@ macro_rules! open_rows {
                 q.lease_expires_at AS "lease_expires_at?", q.lease_owner AS "lease_owner?", q.account_id AS "account_id?",
                 q.attempt_started_at AS "attempt_started_at?", q.ambiguous_since AS "ambiguous_since?", q.check_at AS "check_at?",
                 q.rung AS "rung!", q.expires_at AS "expires_at!", q.sender AS "sender?", q.flags AS "flags!", NULL AS "reason?: String",
-                NULL AS "settled_at?: i64" "# + $from
+                NULL AS "settled_at?: i64", q.siblings AS "siblings!", q.ordering_key IS NOT NULL AS "is_ordered!: bool",
+                q.collapse_key IS NOT NULL AS "is_collapsible!: bool" "# + $from
             $(, $argument)*
         )
     };
@@ -65,6 +66,9 @@ pub(crate) struct DeliveryRow {
     pub(crate) flags: i64,
     pub(crate) reason: Option<String>,
     pub(crate) settled_at: Option<i64>,
+    pub(crate) siblings: i64,
+    pub(crate) is_ordered: bool,
+    pub(crate) is_collapsible: bool,
 }
 
 impl DeliveryRow {
@@ -109,6 +113,9 @@ impl DeliveryRow {
             flags: Flags(number(self.flags)?),
             reason: self.reason.as_deref().map(word).transpose()?,
             settled_at: self.settled_at.map(Timestamp::from_micros),
+            siblings: number(self.siblings)?,
+            is_ordered: self.is_ordered,
+            is_collapsible: self.is_collapsible,
         })
     }
 }

@@ -15,7 +15,9 @@ pub mod auditing;
 pub mod claiming;
 pub mod expiring;
 pub mod finishing;
+pub mod keeping;
 pub mod listing;
+pub mod ordering;
 pub mod random;
 pub mod reading;
 pub mod registry;
@@ -25,6 +27,7 @@ pub mod scale;
 pub mod suppressing;
 pub mod sweeping;
 pub mod switching;
+pub mod telling;
 
 use std::sync::Arc;
 
@@ -188,6 +191,31 @@ macro_rules! store_suite {
             switching::a_switch_is_seen_by_every_process_and_audited,
             switching::paused_rows_keep_their_place_and_stand_in_nobodys_way,
             switching::open_calls_depth_and_age_are_measured,
+            telling::an_end_is_told_and_completes_its_notification,
+            telling::what_is_still_open_completes_nothing,
+            telling::a_notification_completes_with_its_last_delivery_alone,
+            telling::deliveries_that_end_at_once_complete_once,
+            telling::the_feed_is_read_page_by_page,
+            telling::others_see_no_events,
+            telling::a_place_before_the_floor_has_expired,
+            telling::a_reader_that_pages_while_others_write_misses_nothing,
+            telling::sensitive_content_ends_with_its_notification,
+            ordering::deliveries_of_one_key_go_out_one_after_the_other,
+            ordering::a_line_belongs_to_its_mode,
+            ordering::intakes_of_one_key_at_once_are_numbered_without_gap,
+            ordering::order_is_kept_by_any_number_of_claimers,
+            ordering::a_follower_that_ends_is_stepped_over,
+            ordering::a_lost_head_holds_its_line_until_it_ends,
+            ordering::a_stuck_head_lets_its_successor_pass_once,
+            ordering::a_head_that_was_never_called_keeps_its_place,
+            ordering::of_codes_in_a_stall_the_last_alone_is_sent,
+            ordering::of_codes_in_one_batch_the_last_alone_is_sent,
+            ordering::a_newer_code_stops_the_resend_of_a_running_one,
+            ordering::a_claim_looks_once_more_for_a_newer_one,
+            keeping::content_goes_when_its_time_is_over,
+            keeping::content_is_erased_chunk_by_chunk,
+            keeping::purged_events_are_never_stepped_over_silently,
+            keeping::a_window_has_one_run,
             random::no_walk_breaks_a_relation_between_tables,
         }
     };

@@ -130,22 +130,7 @@ impl World {
 
     /// The report of an attempt of `delivery` as it stood when it was claimed.
     pub fn report(&self, delivery: &Delivery, outcome: Outcome, now: Timestamp) -> Finish {
-        Finish {
-            id: delivery.id,
-            number: delivery.attempt_number,
-            generation: delivery.generation,
-            account: delivery.account.unwrap_or(self.account),
-            started_at: delivery.attempt_started_at.unwrap_or(now),
-            finished_at: now,
-            report: Report::new(outcome),
-            jitter: 0.5,
-            position: RoutePosition { is_failover: false, has_other: false, has_later: false },
-            others: Vec::new(),
-            receipt_window: None,
-            sandbox: false,
-            match_key: None,
-            copies: None,
-        }
+        finish_of(delivery, outcome, now)
     }
 
     /// Writes outcomes in one batch.
@@ -259,6 +244,9 @@ pub fn email(tenant: TenantId, lane: LaneId, class: Class, key: &str) -> NewNoti
         send_at: None,
         expires_at: at(0).plus(Rules::default().of(class).retry.deadline),
         body: format!("0body of {key}\0").into_bytes(),
+        is_sensitive: false,
+        ordering_key: None,
+        collapse_key: None,
         deliveries: vec![destination(id, 1, lane)],
     }
 }
@@ -289,4 +277,24 @@ pub fn accepted() -> Outcome {
 /// The provider answered with a temporary refusal.
 pub const fn answered(retry_after: Option<Duration>) -> Outcome {
     Outcome::NotSent { why: NotSent::Answered, retry_after }
+}
+
+/// The report of an attempt of `delivery` as it stood when it was claimed.
+pub(super) fn finish_of(delivery: &Delivery, outcome: Outcome, now: Timestamp) -> Finish {
+    Finish {
+        id: delivery.id,
+        number: delivery.attempt_number,
+        generation: delivery.generation,
+        account: delivery.account.unwrap_or(AccountId(1)),
+        started_at: delivery.attempt_started_at.unwrap_or(now),
+        finished_at: now,
+        report: Report::new(outcome),
+        jitter: 0.5,
+        position: RoutePosition { is_failover: false, has_other: false, has_later: false },
+        others: Vec::new(),
+        receipt_window: None,
+        sandbox: false,
+        match_key: None,
+        copies: None,
+    }
 }

@@ -51,6 +51,9 @@ fn in_state(state: State) -> ActFacts {
         flags: Flags::default(),
         reason: None,
         settled_at: (!state.is_open()).then_some(at(5)),
+        siblings: 1,
+        is_ordered: false,
+        is_collapsible: false,
     };
     let attempt = AttemptRecord {
         number: 1,

@@ -6,9 +6,12 @@
 
 mod access;
 mod acts;
+mod feed;
 mod gauges;
+mod keeping;
 mod listing;
 mod mailbox;
+mod ordering;
 mod outbox;
 mod reading;
 mod registry;
@@ -22,9 +25,12 @@ use async_trait::async_trait;
 
 pub use access::{Access, KeyFilter};
 pub use acts::{Acted, Acts, DeadLetter, DeadLetterFilter, MOST_ACTS};
+pub use feed::{EventSubject, Feed, FeedPage, FeedPosition, FeedQuery, StoredEvent};
 pub use gauges::{Depth, Gauges};
+pub use keeping::{Keeping, Walked};
 pub use listing::{Listing, MOST_DELIVERIES, Scan, StoredContent, Window};
 pub use mailbox::{Mailbox, SandboxFilter};
+pub use ordering::Ordering;
 pub use outbox::{
     Accepted, Claimed, Grouped, KeyHolder, LaneSeen, NewDelivery, NewNotification, Outbox, StoredOutgoing, Sweep, Swept, WriteBatch,
     WriteResults, group_by_key,
@@ -121,6 +127,15 @@ pub trait Store: Registry + Outbox + Reading + Mailbox {
     /// # Errors
     /// Why it cannot.
     async fn prove_writable(&self, instance: InstanceId, now: Timestamp) -> Result<(), StoreError>;
+
+    /// The pull feed.
+    fn feed(&self) -> &dyn Feed;
+
+    /// Ordering keys.
+    fn ordering(&self) -> &dyn Ordering;
+
+    /// Retention.
+    fn keeping(&self) -> &dyn Keeping;
 
     /// Gives back what is held open. Calls that run go on.
     async fn close(&self);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 
 use super::StoreError;
-use crate::delivery::Delivery;
+use crate::delivery::{Delivery, Flags};
 use crate::ids::{DeliveryId, InstanceId, LaneId, NotificationId, TenantId};
 use crate::judge::ClaimPlan;
 use crate::policy::Rules;
@@ -50,6 +50,12 @@ pub struct NewNotification {
     pub expires_at: Timestamp,
     /// Sealed content.
     pub body: Vec<u8>,
+    /// The content is erased when nothing of the notification is open any more (S-214).
+    pub is_sensitive: bool,
+    /// Deliveries of one tenant, mode and channel with the same key go out one after the other (S-077).
+    pub ordering_key: Option<String>,
+    /// Newer deliveries of one tenant, mode, channel and address with the same key take the place of older ones (S-079).
+    pub collapse_key: Option<String>,
     /// At least one, ordinals from 1 without a gap.
     pub deliveries: Vec<NewDelivery>,
 }
@@ -269,6 +275,16 @@ pub fn group_by_key(items: &[Arc<NewNotification>]) -> Grouped {
 }
 
 impl NewNotification {
+    /// Whether it has an ordering or a collapse key: others' rows are then part of accepting it.
+    pub const fn is_keyed(&self) -> bool {
+        self.ordering_key.is_some() || self.collapse_key.is_some()
+    }
+
+    /// The facts that its deliveries begin with.
+    pub const fn first_flags(&self) -> Flags {
+        if self.is_sensitive { Flags::SENSITIVE } else { Flags(0) }
+    }
+
     /// This notification as the holder of its key.
     pub fn as_holder(&self) -> KeyHolder {
         KeyHolder { id: self.id, fingerprint: self.fingerprint.clone(), fingerprint_version: self.fingerprint_version }

@@ -63,6 +63,8 @@ codes! {
         "It does not exist for this key: live and test never see each other, nor do tenants. For a notification: it was not accepted, or its time of retention is over.";
     MethodNotAllowed = "method_not_allowed", METHOD_NOT_ALLOWED, false, "The method does not exist here",
         "The Allow header names those that do.";
+    CursorExpired = "cursor_expired", GONE, false, "The position is older than what is kept",
+        "Some events after it were purged (retention.events). Read the present state of what matters, and start over without `after`.";
     RequestTimeout = "request_timeout", REQUEST_TIMEOUT, true, "The body did not arrive in time",
         "Send it again: nothing was done.";
     IdempotencyInProgress = "idempotency_in_progress", CONFLICT, true, "The first request under this key is still being decided",

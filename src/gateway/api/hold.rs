@@ -14,6 +14,10 @@ use super::query::Query;
 const LONGEST: Duration = Duration::from_secs(60);
 /// How often a held call looks without a hint.
 const POLL: Duration = Duration::from_secs(1);
+/// How soon it looks again after a hint that came to nothing: what was committed may show a moment later.
+const SECOND_LOOK: Duration = Duration::from_millis(100);
+/// The least time between two looks: hints may come with every commit.
+const BREATH: Duration = Duration::from_millis(20);
 /// Calls that may be held at once; more are answered at once.
 const PLACES: usize = 1_000;
 
@@ -48,6 +52,7 @@ pub(super) async fn until_there<T>(
 ) -> Result<T, Problem> {
     let deadline = Instant::now() + patience;
     let place = api.places.0.try_acquire();
+    let mut poll = POLL;
     loop {
         // Before the question: what is committed while it is on its way is not missed.
         let mut arrival = std::pin::pin!(api.app.wake.arrival());
@@ -58,6 +63,10 @@ pub(super) async fn until_there<T>(
         if !is_empty(&answer) || left.is_zero() || place.is_err() || is_stopping {
             return Ok(answer);
         }
-        let _ = tokio::time::timeout(left.min(POLL), arrival).await;
+        let is_hinted = tokio::time::timeout(left.min(poll), arrival).await.is_ok();
+        poll = if is_hinted { SECOND_LOOK } else { POLL };
+        if is_hinted {
+            tokio::time::sleep(left.min(BREATH)).await;
+        }
     }
 }

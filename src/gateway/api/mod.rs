@@ -25,6 +25,7 @@ mod codes;
 mod dead_letters;
 mod deliveries;
 mod docs;
+mod events;
 mod finds;
 mod frame;
 mod health;
@@ -232,6 +233,7 @@ pub fn routes(config: &mut web::ServiceConfig) {
                 .route(web::delete().to(switches::delete)),
         )
         .service(web::resource("/metrics").route(web::get().to(metrics::show)))
+        .service(web::resource("/v1/events").route(web::get().to(events::list)))
         .service(web::resource("/v1/sandbox/messages").route(web::get().to(sandbox::list)).route(web::delete().to(sandbox::clear)))
         .service(web::resource("/v1/sandbox/messages/{id}").route(web::get().to(sandbox::one)))
         .service(web::resource("/v1/sandbox/messages/{id}/attachments/{number}").route(web::get().to(sandbox::attachment)))

@@ -8,6 +8,7 @@ mod acts;
 mod batch;
 mod broken;
 mod contract;
+mod events;
 mod failures;
 mod intake;
 mod keys;

@@ -36,7 +36,7 @@ impl Serialize for StatusUrl {
 }
 
 /// The caller's own facts as an object, in the caller's order.
-pub(super) struct Pairs<'a>(pub(super) &'a [(String, String)]);
+pub(crate) struct Pairs<'a>(pub(crate) &'a [(String, String)]);
 
 impl Serialize for Pairs<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {

@@ -11,6 +11,7 @@ pub mod check;
 mod dkim;
 mod kinds;
 mod layers;
+mod retention;
 mod routes;
 mod rules;
 mod secret_ref;

@@ -112,6 +112,7 @@ fn categories(table: &Table<'_>, senders: &BTreeMap<String, Mailbox>) -> HashMap
                 from: table.get("from").parsed("a mailbox or the name of a table [senders.NAME]", |text| {
                     (senders.contains_key(text) || text.parse::<Mailbox>().is_ok()).then(|| text.to_owned())
                 }),
+                is_sensitive: table.get("sensitive").flag().unwrap_or_default(),
             }
         });
         (name, rules)

@@ -10,11 +10,13 @@ use tidings_core::address::Mailbox;
 use tidings_core::policy::Rules;
 use tidings_core::rate::Rate;
 use tidings_core::request::RequestLimits;
+use tidings_core::retention::Retention;
 use tidings_core::secrets::Secret;
 use tracing_subscriber::EnvFilter;
 
 use super::accounts::{self, Account};
 use super::dkim;
+use super::retention;
 use super::routes::{self, Routes};
 use super::rules;
 use super::server::{Server, Store};
@@ -53,6 +55,8 @@ pub struct Settings {
     pub limits: Limits,
     /// The built-in stand-in for all providers.
     pub sandbox: Sandbox,
+    /// How long what is kept is kept.
+    pub retention: Retention,
     /// What is logged, and how.
     pub log: Log,
     /// Secrets that are not there, each as "setting: why". Not empty only where that was to be tolerated: then
@@ -150,7 +154,7 @@ impl Settings {
     pub fn digest(&self) -> [u8; 32] {
         let Rules { critical, transactional, bulk, categories } = &self.rules;
         let categories: BTreeMap<_, _> = categories.iter().collect();
-        let process = (&self.server, &self.store, &self.limits, &self.sandbox, &self.log);
+        let process = (&self.server, &self.store, &self.limits, &self.sandbox, &self.retention, &self.log);
         let sending = (&self.accounts, (&self.senders, &self.tenants, &self.dkim), &self.routes, critical, transactional, bulk, categories);
         Sha256::digest(format!("{process:?}{sending:?}")).into()
     }
@@ -198,10 +202,26 @@ impl Settings {
         let dkim = Arc::new(root.table("dkim", dkim::read));
         let limits = root.table("limits", Limits::read);
         let sandbox = root.table("sandbox", |table| Sandbox { enabled: table.get("enabled").flag().unwrap_or_default() });
+        let retention = root.table("retention", retention::read);
         let log = root.table("log", Log::read);
         root.refuse_the_rest();
-        let unresolved = Vec::new();
-        Self { server, store, secrets, bootstrap, accounts, senders, tenants, routes, rules, dkim, limits, sandbox, log, unresolved }
+        Self {
+            server,
+            store,
+            secrets,
+            bootstrap,
+            accounts,
+            senders,
+            tenants,
+            routes,
+            rules,
+            dkim,
+            limits,
+            sandbox,
+            retention,
+            log,
+            unresolved: Vec::new(),
+        }
     }
 }
 

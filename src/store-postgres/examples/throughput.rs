@@ -141,6 +141,9 @@ fn email(tenant: TenantId, lane: LaneId, now: Timestamp, n: usize) -> NewNotific
         send_at: None,
         expires_at: now.plus(Duration::from_secs(86_400)),
         body: vec![9; 300],
+        is_sensitive: false,
+        ordering_key: None,
+        collapse_key: None,
         deliveries: vec![delivery],
     }
 }

@@ -172,6 +172,9 @@ fn email(tenant: TenantId, lane: LaneId, n: usize, body: usize) -> NewNotificati
         send_at: None,
         expires_at: NOW.plus(Duration::from_secs(86_400)),
         body: vec![b'x'; body],
+        is_sensitive: false,
+        ordering_key: None,
+        collapse_key: None,
         deliveries: vec![delivery],
     }
 }

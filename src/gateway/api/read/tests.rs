@@ -90,6 +90,9 @@ fn second_try() -> StoredNotification {
         flags: Flags::default(),
         reason: None,
         settled_at: None,
+        siblings: 1,
+        is_ordered: false,
+        is_collapsible: false,
     };
     let first = AttemptRecord {
         number: 1,

@@ -91,6 +91,15 @@ impl Store for Broken {
     async fn prove_writable(&self, instance: InstanceId, now: Timestamp) -> Result<(), StoreError> {
         self.inner.prove_writable(instance, now).await
     }
+    fn feed(&self) -> &dyn Feed {
+        self.inner.feed()
+    }
+    fn keeping(&self) -> &dyn Keeping {
+        self.inner.keeping()
+    }
+    fn ordering(&self) -> &dyn Ordering {
+        self.inner.ordering()
+    }
     async fn close(&self) {
         self.inner.close().await;
     }

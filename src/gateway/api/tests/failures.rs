@@ -16,7 +16,7 @@ async fn what_is_not_served_says_so_in_a_problem_document() {
         (TestRequest::get().uri("/v2"), 404, "not_found"),
         (with(TestRequest::post().uri("/v1/notifications/later")), 405, "method_not_allowed"),
         (with(TestRequest::delete().uri("/v1/notifications")), 405, "method_not_allowed"),
-        (with(TestRequest::get().uri("/v1/events")), 404, "not_found"),
+        (with(TestRequest::get().uri("/v1/endpoints")), 404, "not_found"),
         (with(TestRequest::get().uri("/v1/notifications/by-key")), 422, "invalid_field"),
         (with(TestRequest::get().uri("/v1/notifications/by-key?idempotency_kye=x")), 400, "unknown_field"),
         (with(TestRequest::get().uri("/v1/notifications/x?wait=1")), 400, "unknown_field"),

@@ -18,6 +18,7 @@ fn without_file_and_variables_everything_has_its_default() {
     assert_eq!((settings.store.max_connections, settings.store.statement_cache, settings.store.migrates()), (16, true, true));
     assert_eq!((settings.limits.body, settings.limits.batch_body, settings.limits.recipients), (10 << 20, 5 << 20, 50));
     assert_eq!((settings.limits.tenant_rate, settings.limits.queue_depth, settings.limits.requires_keys), (None, 2_000_000, true));
+    assert_eq!(settings.retention, tidings_core::retention::Retention::default());
     assert_eq!((settings.log.format, settings.log.level), (LogFormat::Auto, LogLevel::Info));
     assert!(settings.is_sandbox_only() && settings.takes_undeclared_categories());
     assert!(settings.secrets.master.is_none() && settings.bootstrap.api_key.is_none() && settings.accounts.is_empty());
@@ -59,6 +60,7 @@ fn the_built_in_file_names_every_setting() {
         "ambiguity.bulk",
         "limits",
         "sandbox",
+        "retention",
         "log",
     ] {
         let probe = format!("{table}.qqqqqqqq = 1\n");

@@ -5,8 +5,9 @@ use std::time::{Duration, Instant};
 
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
 use tidings_core::state::State;
-use tidings_core::store::{Accepted, StoreError, WriteBatch};
+use tidings_core::store::{Accepted, FeedQuery, Outbox as _, StoreError, WriteBatch};
 use tidings_core::transition::Landed;
+use tidings_core::words::Mode;
 
 use super::{accept_on, world};
 use crate::store_suite::{World, accepted, at};
@@ -125,7 +126,8 @@ async fn an_outcome_that_loses_a_race_is_written_all_the_same() {
 
         assert_eq!((delivery.state, delivery.version), (State::Accepted, claimed.version + 1));
         assert_eq!(world.count("attempts", "true").await, 1);
-        assert_eq!(world.count("events", "true").await, 1);
+        assert_eq!(world.count("events", "type = 'accepted'").await, 1);
+        assert_eq!(world.count("events", "type = 'completed'").await, 1);
     }
 }
 
@@ -199,4 +201,48 @@ async fn one_of_four_processes_wins_a_key() {
         assert_eq!(results.iter().filter(|result| **result == Accepted::Taken).count(), 1, "{results:?}");
         assert_eq!(world.count("notifications", &format!("idempotency_key = '{key}'")).await, 1);
     }
+}
+
+/// S-206: an event that is written first and committed last is not stepped over: the feed waits for it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_event_that_commits_late_is_not_stepped_over() {
+    let Some((world, database)) = world(4).await else { return };
+    let (stores, feed) = (database.handles(), world.store.feed());
+    let asked = |after| FeedQuery { tenant: world.tenant, mode: Mode::Live, types: Vec::new(), after, limit: 50 };
+    let late = world.email("late").deliveries[0].id;
+    let mut slow = database.session().await;
+    let mut open = slow.begin().await.unwrap();
+    run(
+        &mut open,
+        &format!(
+            "INSERT INTO events (tenant_id, mode, pos, n, at, delivery_id, version, type, state, certainty, generation, attempt_count, \
+                flags, occurred_at) VALUES ({}, 0, feed_position(), 1, 'epoch', '{}', 2, 'accepted', 'accepted', 'unconfirmed', 1, 1, 0, 'epoch')",
+            world.tenant,
+            late.as_uuid(),
+        ),
+    )
+    .await;
+    let first = feed.end().await.unwrap();
+    let mut written = Vec::new();
+    for (place, key) in ["a", "b", "c", "d"].into_iter().enumerate() {
+        let delivery = world.dispatched(key, at(1)).await;
+        let batch = WriteBatch { finish: vec![world.report(&delivery, accepted(), at(2))], ..WriteBatch::default() };
+        assert!(matches!(stores[place].commit(&world.rules, batch, at(2)).await.finish[..], [Ok(Landed::Moved(_))]));
+        written.push(delivery.id);
+        let page = feed.events(&asked(Some(first))).await.unwrap().unwrap();
+        assert_eq!((page.events.len(), page.next), (0, first), "nothing behind the open transaction is shown");
+    }
+    open.commit().await.unwrap();
+
+    let mut seen = Vec::new();
+    let mut after = Some(first);
+    while seen.len() < 9 {
+        let page = feed.events(&asked(after)).await.unwrap().unwrap();
+        after = Some(page.next);
+        seen.extend(page.events.into_iter().map(|event| (event.position, event.delivery)));
+    }
+    assert!(seen.is_sorted_by_key(|(position, _)| *position));
+    assert_eq!(seen[0].1, late);
+    assert_eq!(seen[1..].iter().map(|(_, id)| *id).collect::<HashSet<_>>(), written.into_iter().collect());
+    assert!(feed.events(&asked(after)).await.unwrap().unwrap().events.is_empty());
 }
