@@ -72,6 +72,8 @@ enum Command {
         #[command(subcommand)]
         command: keys::Tenants,
     },
+    /// Print the contract of the HTTP interface, as OpenAPI
+    Openapi,
     /// Bring the schema of the store up to date
     Migrate {
         /// Say what would be done, and change nothing
@@ -119,6 +121,7 @@ pub fn main() -> anyhow::Result<ExitCode> {
         Command::Accounts(command) => runtime()?.block_on(command.run(config))?,
         Command::Pause(command) => runtime()?.block_on(command.run(config))?,
         Command::Resume(command) => runtime()?.block_on(command.run(config))?,
+        Command::Openapi => print!("{}", crate::api::OPENAPI),
         Command::Migrate { dry_run, json } => runtime()?.block_on(migrate(&load(config)?, dry_run, json))?,
     }
     Ok(ExitCode::SUCCESS)

@@ -76,11 +76,12 @@ async fn nothing_private_is_logged_told_in_an_error_or_stored_in_the_open(stage:
     let ends = [
         ("open-accepted", "receipt", None, "accepted"),
         ("open-locked", "code", None, "accepted"),
-        ("open-refused", "receipt", Some((Phase::Rcpt, format!("550 5.1.1 {echo}"))), "failed"),
         ("open-content", "receipt", Some((Phase::Dot, format!("554 5.7.1 spam: {echo}"))), "failed"),
         ("open-dead", "receipt", Some((Phase::Rcpt, format!("451 4.3.0 {echo}"))), "dead"),
         ("open-sender", "receipt", Some((Phase::Mail, format!("550 5.7.1 {echo}"))), "failed"),
         ("open-doubt", "receipt", Some((Phase::Dot, format!("what? {echo}"))), "ambiguous"),
+        // The last: it suppresses the address.
+        ("open-refused", "receipt", Some((Phase::Rcpt, format!("550 5.1.1 {echo}"))), "failed"),
     ];
     for (key, category, reply, state) in &ends {
         if let Some((phase, reply)) = reply {

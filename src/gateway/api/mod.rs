@@ -15,6 +15,7 @@ use tokio::runtime::Handle;
 use crate::app::App;
 use ports::Port;
 use problem::Problem;
+pub use reference::OPENAPI;
 
 mod accounts;
 mod acts;

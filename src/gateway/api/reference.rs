@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::html::escape;
 
 /// The contract as OpenAPI 3.1. Tests compare it with the routes, the problem codes, the words and real answers.
-pub(super) const OPENAPI: &str = include_str!("openapi.json");
+pub const OPENAPI: &str = include_str!("openapi.json");
 
 const METHODS: [&str; 6] = ["get", "head", "post", "put", "patch", "delete"];
 
