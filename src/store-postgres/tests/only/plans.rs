@@ -44,7 +44,7 @@ const MOVING: &[Hot] = &[
     ("sweep: leases", "WHERE q.lease_expires_at <= $1", "{now}, 100"),
     ("sweep: expiry", "WHERE q.expires_at <= $1", "{now}, 100"),
     ("sweep: checks", "WHERE q.check_at <= $1", "{now}, 100"),
-    ("sweep: acceptances", "AND accepted_at IS NOT NULL", "{ended}"),
+    ("sweep: acceptances", "SELECT delivery_id, generation FROM attempts WHERE", "{ended}"),
     ("outgoing", "FROM contents c WHERE", "{running}, {running}"),
 ];
 
