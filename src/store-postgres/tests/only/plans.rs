@@ -24,7 +24,7 @@ const HOT: &[Hot] = &[
     ("status: attempts", "FROM attempts WHERE delivery_id = ANY($1) ORDER BY delivery_id, number", "{ended}"),
     ("status: open rows", "WHERE q.id = ANY($1::uuid[])", "{running}"),
     ("status: suppressions", "FROM suppressions WHERE id = ANY($1)", "{ended}"),
-    ("list: a window", "ORDER BY id DESC LIMIT $4", "2, {from}, {before}, 51, false"),
+    ("list: a window", "AND id < $3 ORDER BY id DESC LIMIT $4", "2, {from}, {before}, 51, false"),
     ("list: facts of deliveries", "AS \"state!\", d.address_digest", "{ended}"),
     ("list: notifications", "AND id = ANY($2) AND mode = $3", "2, {ended}, 0::smallint"),
     ("content", "LEFT JOIN contents c ON c.id = n.id AND c.id = $2", "1, {one}, 0::smallint"),

@@ -28,7 +28,7 @@ const HOT: &[(&str, &str)] = &[
     ("records", "UPDATE deliveries SET state"),
     ("renewals", "UPDATE queue SET lease_expires_at = ?2"),
     ("the holder of a key", "tenant_id = ?1 AND mode = ?2 AND idempotency_key = ?3"),
-    ("deliveries of notifications", "s.id AS \"suppression_id?: Uuid\""),
+    ("deliveries of notifications", "d.suppression_id AS \"suppression_id?: Uuid\""),
     ("attempts of deliveries", "a ON a.delivery_id = unhex(x.value) ORDER BY a.delivery_id"),
     ("a window of a list", "ORDER BY id DESC LIMIT ?4"),
     ("facts of deliveries", "d.address_digest AS \"digest!\""),
