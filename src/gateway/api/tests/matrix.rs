@@ -32,7 +32,12 @@ use Hears::{Nothing, NothingInEach, Own, Public};
 /// Every route, with the words of `Owned` in braces.
 const ROUTES: &[(&str, &str, &str, Hears)] = &[
     ("POST", "/v1/notifications", r#"{"to": "new@example.com", "email": {"subject": "s", "text": "t"}}"#, Own),
-    ("POST", "/v1/notifications/batch", r#"{"notifications": []}"#, Own),
+    (
+        "POST",
+        "/v1/notifications/batch",
+        r#"{"notifications": [{"idempotency_key": "{key}-b", "to": "new@example.com", "email": {"subject": "s", "text": "t"}}]}"#,
+        Own,
+    ),
     ("GET", "/v1/notifications", "", Own),
     ("POST", "/v1/notifications/search", r#"{"to": "ada@example.com"}"#, Own),
     ("GET", "/v1/notifications/by-key?idempotency_key={key}", "", Nothing),
