@@ -233,7 +233,7 @@ fn a_suppression_reaches_the_classes_of_its_scope() {
     let obeyed = |scope: &SuppressionScope| {
         CLASSES.map(|class| {
             let mut candidate = due(class, 1);
-            candidate.suppressions = hits(&[scope.clone()]);
+            candidate.suppressions = hits(std::slice::from_ref(scope));
             match end_of(candidate) {
                 Some((State::Suppressed, Some(Reason::Suppressed))) => true,
                 Some((State::Dispatching, None)) => false,

@@ -8,6 +8,9 @@ use crate::time::Timestamp;
 
 const DAY: Duration = Duration::from_secs(86_400);
 
+/// Where a delivery stands: its end, `None` while it is open, and when it is settled.
+pub type Standing = (Option<State>, Option<Timestamp>);
+
 /// How long each kind of data is kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Retention {
@@ -33,7 +36,7 @@ impl Retention {
 
     /// Whether the content of a notification is due to be erased, given the state and `settled_at` of all its deliveries.
     /// While one is open it never is.
-    pub fn content_is_due(&self, deliveries: &[(Option<State>, Option<Timestamp>)], now: Timestamp) -> bool {
+    pub fn content_is_due(&self, deliveries: &[Standing], now: Timestamp) -> bool {
         let is_over = |&(state, settled): &(Option<State>, Option<Timestamp>)| match (state, settled) {
             (Some(State::Dead | State::Unknown), Some(settled)) => settled.plus(self.content_dead) <= now,
             (Some(_), Some(settled)) => settled.plus(self.content) <= now,

@@ -4,8 +4,7 @@ use std::collections::HashMap;
 
 use tidings_core::crash::fail_point;
 use tidings_core::ids::{DeliveryId, InstanceId, NotificationId};
-use tidings_core::retention::Retention;
-use tidings_core::state::State;
+use tidings_core::retention::{Retention, Standing};
 use tidings_core::store::{StoreError, Walked};
 use tidings_core::time::Timestamp;
 use uuid::Uuid;
@@ -67,7 +66,7 @@ pub(crate) async fn erase_content(
         lowest.as_uuid(),
         highest.last_delivery().as_uuid(),
     );
-    let mut standing: HashMap<NotificationId, Vec<(Option<State>, Option<Timestamp>)>> = HashMap::new();
+    let mut standing: HashMap<NotificationId, Vec<Standing>> = HashMap::new();
     for row in rows.fetch_all(&mut *conn).await.map_err(before)? {
         let state = row.state.as_deref().map(word).transpose()?;
         standing.entry(DeliveryId::from_uuid(row.id).notification()).or_default().push((state, row.settled_at.map(|at| at.0)));

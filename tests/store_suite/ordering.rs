@@ -112,7 +112,7 @@ pub async fn order_is_kept_by_any_number_of_claimers(world: &World) {
                 let claimed = claim_on(&store, &rules, plan.clone(), now).await.unwrap().dispatched;
                 idle = if claimed.is_empty() { idle + 1 } else { 0 };
                 for delivery in claimed {
-                    let is_taken = rand::random::<u8>() % 3 > 0;
+                    let is_taken = !rand::random::<u8>().is_multiple_of(3);
                     // The first retry comes soon; later ones would outlast the test.
                     let failure = if delivery.attempts_used == 0 { answered(None) } else { Outcome::NotStarted };
                     let outcome = if is_taken { accepted() } else { failure };

@@ -110,7 +110,7 @@ fn list(document: Json<'_>) -> Result<Vec<Json<'_>>, Problem> {
     };
     let mut faults = Faults::new();
     for (name, _) in members.iter().filter(|(name, _)| name != LIST) {
-        let detail = match nearest(name, [LIST].into_iter()) {
+        let detail = match nearest(name, [LIST]) {
             Some(known) => format!("there is no such field; did you mean \"{known}\"?"),
             None => "there is no such field; a batch has notifications, and each of them its own".to_owned(),
         };

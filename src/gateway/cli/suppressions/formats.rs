@@ -198,7 +198,7 @@ mod tests {
             {"email": "b@example.com", "origin": "complaint"}]}"#;
         assert_eq!(items(resend, Format::Resend, None), [bounced.clone(), complained]);
         let sendgrid = r#"[{"created": 1443651125, "email": "a@example.com", "reason": "550 5.1.1 The email account does not exist", "status": "5.1.1"}]"#;
-        assert_eq!(items(sendgrid, Format::Sendgrid, Some("hard_bounce")), [bounced.clone()]);
+        assert_eq!(items(sendgrid, Format::Sendgrid, Some("hard_bounce")), std::slice::from_ref(&bounced));
         let mailgun = r#"{"items": [{"address": "a@example.com", "code": "550", "error": "No such mailbox", "created_at": "Thu, 11 Dec 2025 01:49:40 UTC"}]}"#;
         assert_eq!(items(mailgun, Format::Mailgun, Some("hard_bounce")), [bounced]);
     }
