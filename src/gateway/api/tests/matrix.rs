@@ -19,6 +19,8 @@ const ALL: &[&str] = &["send", "send:critical", "read", "pii", "ops", "admin"];
 enum Hears {
     /// `404`, the same as for what was never there.
     Nothing,
+    /// `404`: the installation, which belongs to no tenant, has nothing of this name.
+    NoSuch,
     /// A result for each, and each is `404`.
     NothingInEach,
     /// A good answer in which nothing of the owner's occurs.
@@ -27,7 +29,7 @@ enum Hears {
     Public,
 }
 
-use Hears::{Nothing, NothingInEach, Own, Public};
+use Hears::{NoSuch, Nothing, NothingInEach, Own, Public};
 
 /// Every route, with the words of `Owned` in braces.
 const ROUTES: &[(&str, &str, &str, Hears)] = &[
@@ -64,12 +66,12 @@ const ROUTES: &[(&str, &str, &str, Hears)] = &[
     ("POST", "/v1/keys/{api_key}/revoke", "{}", Nothing),
     // Accounts and switches are the installation's: a key with scope `ops` acts for all of it.
     ("GET", "/v1/accounts", "", Own),
-    ("POST", "/v1/accounts/nobody/pause", r#"{"reason": "curiosity"}"#, Nothing),
-    ("POST", "/v1/accounts/nobody/resume", r#"{"reason": "curiosity"}"#, Nothing),
-    ("POST", "/v1/accounts/nobody/test", r#"{"to": "ada@example.com"}"#, Nothing),
+    ("POST", "/v1/accounts/nobody/pause", r#"{"reason": "curiosity"}"#, NoSuch),
+    ("POST", "/v1/accounts/nobody/resume", r#"{"reason": "curiosity"}"#, NoSuch),
+    ("POST", "/v1/accounts/nobody/test", r#"{"to": "ada@example.com"}"#, NoSuch),
     ("GET", "/v1/switches", "", Own),
-    ("GET", "/v1/switches/category:receipt", "", Nothing),
-    ("PUT", "/v1/switches/tenant:nobody", r#"{"paused": true, "reason": "curiosity"}"#, Nothing),
+    ("GET", "/v1/switches/category:receipt", "", NoSuch),
+    ("PUT", "/v1/switches/tenant:nobody", r#"{"paused": true, "reason": "curiosity"}"#, NoSuch),
     ("DELETE", "/v1/switches/category:receipt", r#"{"reason": "curiosity"}"#, Own),
     ("GET", "/v1/limits", "", Own),
     ("GET", "/v1/events", "", Own),
@@ -151,6 +153,7 @@ async fn nothing_of_another_tenant_or_mode_exists_on_any_route() {
                     assert_eq!((answer.status, answer.code().as_str()), (404, "not_found"), "{method} {path}");
                     assert_eq!(answer.problem().2, "there is nothing here for this API key", "{method} {path}");
                 }
+                NoSuch => assert_eq!((answer.status, answer.code().as_str()), (404, "not_found"), "{method} {path}"),
                 NothingInEach => {
                     let results = answer.json()["results"].clone();
                     assert_eq!(
