@@ -239,6 +239,8 @@ impl Dialogue<'_> {
     }
 
     async fn dot(&mut self, message: Vec<u8>) -> io::Result<Next> {
+        // Before anybody can see the message: a release that comes right after counts.
+        let released = self.shared.released.subscribe();
         let act = self.shared.next_act(Phase::Dot);
         let is_taken = match &act {
             None | Some(Act::Raw(_) | Act::Drop | Act::Silence | Act::DropAfter(_)) => true,
@@ -252,7 +254,7 @@ impl Dialogue<'_> {
         }
         self.forget();
         let reply = format!("250 2.0.0 Ok: queued as P{name:08}");
-        Ok(self.perform(act, &reply).await?.0)
+        Ok(self.perform(act, &reply, released).await?.0)
     }
 
     fn enter(&mut self, message: Vec<u8>) {
@@ -276,11 +278,12 @@ impl Dialogue<'_> {
 
     /// Does what the script says of this phase, else the ordinary thing. With it the first digit of the reply.
     async fn act(&mut self, phase: Phase, ordinary: &str) -> io::Result<(Next, u8)> {
+        let released = self.shared.released.subscribe();
         let act = self.shared.next_act(phase);
-        self.perform(act, ordinary).await
+        self.perform(act, ordinary, released).await
     }
 
-    async fn perform(&mut self, act: Option<Act>, ordinary: &str) -> io::Result<(Next, u8)> {
+    async fn perform(&mut self, act: Option<Act>, ordinary: &str, mut released: watch::Receiver<u64>) -> io::Result<(Next, u8)> {
         let class = |reply: &str| reply.bytes().next().map_or(0, |digit| digit.wrapping_sub(b'0'));
         match act {
             None | Some(Act::DropAfter(_)) => {
@@ -303,7 +306,6 @@ impl Dialogue<'_> {
             }
             Some(Act::Drop | Act::Lose) => Ok((Next::Close, 0)),
             Some(Act::Silence) => {
-                let mut released = self.shared.released.subscribe();
                 self.shared.changed.notify_waiters();
                 // Fails only when the server is gone, and this task with it.
                 let _ = released.changed().await;
