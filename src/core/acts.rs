@@ -172,6 +172,8 @@ pub enum Refusal {
     GenerationAhead(u16),
     /// The new time lies at or past its deadline.
     PastDeadline(Timestamp),
+    /// It goes out in its turn: a time of its own would hold up its line, or be ignored (S-077).
+    Ordered,
     /// It ended too long ago (S-063).
     ReplayWindowClosed,
     /// It was replayed as often as may be (S-062).
@@ -232,7 +234,7 @@ pub fn decide(rules: &Rules, act: &Act, facts: &[ActFacts], now: Timestamp) -> D
     };
     let (changes, answers): (Vec<_>, Vec<_>) = facts.iter().map(one).unzip();
     // A time that is wrong for one delivery is wrong in the request.
-    if let Some(wrong) = answers.iter().find(|answer| matches!(answer, Err(Refusal::PastDeadline(_)))) {
+    if let Some(wrong) = answers.iter().find(|answer| matches!(answer, Err(Refusal::PastDeadline(_) | Refusal::Ordered))) {
         return Decision { changes: Vec::new(), answer: *wrong };
     }
     let answer = answers.iter().find(|answer| answer.is_ok()).or(answers.first()).copied().unwrap_or(Err(Refusal::NotFound));

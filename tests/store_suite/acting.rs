@@ -9,7 +9,7 @@ use tidings_core::ids::{DeliveryId, TenantId};
 use tidings_core::outcome::{Outcome, Refusal as ByProvider};
 use tidings_core::policy::REPLAY_WINDOW;
 use tidings_core::state::State;
-use tidings_core::store::{Acted, DeadLetterFilter, Sweep};
+use tidings_core::store::{Acted, DeadLetterFilter, NewNotification, Sweep};
 use tidings_core::time::Timestamp;
 use tidings_core::words::{AttemptOutcome, Class, Mode, Reason};
 use tokio::sync::Barrier;
@@ -161,6 +161,18 @@ pub async fn a_notification_is_cancelled_as_a_whole(world: &World) {
     assert!(acted.changed.iter().any(|delivery| delivery.id.ordinal() == 3 && delivery.state == State::Cancelled));
     assert_eq!(world.state(first).await, State::Accepted);
     assert_ne!(world.state(bystander).await, State::Cancelled);
+}
+
+/// S-077: what goes out in its turn has no time of its own; "now" is what it waits for already.
+pub async fn a_message_of_a_line_is_not_moved(world: &World) {
+    let ordered = |key: &str| NewNotification { ordering_key: Some("order-7".to_owned()), ..world.email(key) };
+    let (head, follower) = (world.taken(ordered("head")).await, world.taken(ordered("follower")).await);
+    for id in [head, follower] {
+        assert_eq!(ask(world, id, Verb::Reschedule(Some(at(500))), at(1)).await.answer, Err(Refusal::Ordered));
+        assert_eq!(ask(world, id, Verb::Reschedule(None), at(1)).await.answer, Ok(()));
+    }
+    assert!(world.stored(follower).await.delivery.blocked);
+    assert_eq!(world.claim(10, at(1)).await.iter().map(|delivery| delivery.id).collect::<Vec<_>>(), [head]);
 }
 
 /// S-065: of two that saw the same version, one wins.

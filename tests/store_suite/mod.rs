@@ -122,6 +122,7 @@ macro_rules! store_suite {
             acting::a_cancel_beside_a_running_call_forbids_the_next,
             acting::a_cancel_and_a_claim_at_once_have_one_winner,
             acting::a_notification_is_cancelled_as_a_whole,
+            acting::a_message_of_a_line_is_not_moved,
             acting::of_two_reschedules_of_one_version_one_wins,
             acting::a_rescheduled_message_waits_for_its_new_time,
             acting::a_dead_delivery_is_sent_again,

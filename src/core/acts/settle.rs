@@ -35,7 +35,13 @@ pub(super) fn cancel(facts: &ActFacts, reason: Reason, now: Timestamp) -> One {
 /// the caller gave stays, and the new time has to lie before it.
 pub(super) fn reschedule(rules: &Rules, facts: &ActFacts, send_at: Option<Timestamp>, now: Timestamp) -> One {
     let delivery = &facts.delivery;
-    let is_movable = matches!(delivery.state, State::Queued | State::Scheduled) && delivery.attempt_count == 0 && !delivery.blocked;
+    let is_movable = matches!(delivery.state, State::Queued | State::Scheduled) && delivery.attempt_count == 0;
+    if is_movable && delivery.is_ordered && send_at.is_some() {
+        return refused(Refusal::Ordered);
+    }
+    if is_movable && delivery.blocked {
+        return ALREADY;
+    }
     if !is_movable || delivery.no_resend.is_some() {
         return refused(Refusal::AlreadyDispatched(delivery.state));
     }

@@ -168,6 +168,11 @@ fn a_new_time_takes_the_usual_deadline_along_and_obeys_the_callers_own() {
     assert_eq!((after(&decision).available_at, after(&decision).expires_at), (Some(at(599)), at(600)));
     let decision = decided(Verb::Reschedule(None), &own);
     assert_eq!((after(&decision).state, after(&decision).available_at), (State::Queued, Some(at(10))));
+    let mut ordered = own.clone();
+    ordered.delivery.is_ordered = true;
+    assert_eq!(decided(Verb::Reschedule(Some(at(500))), &ordered).answer, Err(Refusal::Ordered));
+    ordered.delivery.blocked = true;
+    assert_eq!(decided(Verb::Reschedule(None), &ordered), Decision { changes: Vec::new(), answer: Ok(()) }, "it waits for its turn");
     let moved = ActFacts { delivery: after(&decision).clone(), ..own };
     assert_eq!(decided(Verb::Reschedule(None), &moved), Decision { changes: Vec::new(), answer: Ok(()) });
 }

@@ -220,6 +220,7 @@ pub(super) fn problem(refusal: Refusal) -> Problem {
         }
         Refusal::GenerationAhead(next) => Problem::new(Code::VersionConflict, format!("the next generation is {next}")),
         Refusal::PastDeadline(deadline) => at("send_at", format!("must be earlier than its expires_at, {deadline}")),
+        Refusal::Ordered => at("send_at", "a message with an ordering_key goes out in its turn".to_owned()),
         Refusal::ReplayWindowClosed => Problem::new(Code::ReplayWindowClosed, "it ended more than 14 days ago"),
         Refusal::ReplayedTooOften => {
             Problem::new(Code::ReplayWindowClosed, "it was replayed three times: look into it, and resend it by itself")
