@@ -20,7 +20,7 @@ use crate::sealed;
 use crate::writer::{WriteError, Writer};
 
 /// The name and kind of the built-in account.
-const SANDBOX: &str = "sandbox";
+pub const SANDBOX: &str = "sandbox";
 /// The author of sandbox messages that name none.
 const SANDBOX_FROM: &str = "tidings@sandbox.test";
 /// Calls at a time, where an account does not say.

@@ -1,5 +1,6 @@
 //! Lines of deliveries with one `ordering_key`, and what a `collapse_key` makes of older rows. What follows from either is
-//! decided in core's `order`; every change of a delivery goes through `apply`.
+//! decided in core's `order`, and changes of state go through `apply`. That the turn of a row has come is no change of state:
+//! its instant is written here, and only where the row still waits without one.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 

@@ -8,18 +8,22 @@ use serde_json::{Value, json};
 use tidings_core::adapter::{Crossing, Outgoing};
 use tidings_core::address::Mailbox;
 use tidings_core::content::{Content, EmailContent};
+use tidings_core::fault::{FaultCode, Faults};
 use tidings_core::ids::{Handle, NotificationId};
 use tidings_core::outcome::{Outcome, Report};
+use tidings_core::pointer::Pointer;
 use tidings_core::request::operating;
-use tidings_core::store::{OpenCalls, SwitchedBy};
+use tidings_core::store::{Asked, OpenCalls, SwitchedBy};
+use tidings_core::suppression::obeyed;
 use tidings_core::switches::Scope;
-use tidings_core::words::Class;
+use tidings_core::words::{Channel, Class, Mode};
 
 use super::auth::{self, Caller};
 use super::problem::{Code, Problem};
 use super::query::Query;
 use super::switches::{self, LONGEST_BODY};
 use super::{Api, body};
+use crate::accounts::SANDBOX;
 use crate::app::App;
 use crate::routing::Account;
 use crate::slots::Hindrance;
@@ -75,6 +79,7 @@ pub(super) async fn test(
     let Some(from) = account.from.clone() else {
         return Err(Problem::new(Code::InvalidContent, "the account has no author: set its \"from\" in the configuration"));
     };
+    may_be_tested_on(&api, &caller, &account, &from, &to).await?;
     let by = SwitchedBy { actor: caller.actor(), reason: None, at: api.app.now() };
     let subject = account.name.clone();
     api.read(move |store| async move { store.pauses().note_act("account.tested", &subject, &by).await }).await?;
@@ -98,6 +103,32 @@ pub(super) async fn test(
         "detail": report.detail,
         "provider_message_id": message_id,
     })))
+}
+
+/// A test is a send like any other for whom it reaches: a test key reaches the sandbox alone, a team key its guests, and
+/// nobody reaches who is suppressed (S-147).
+async fn may_be_tested_on(api: &Api, caller: &Caller, account: &Account, from: &Mailbox, to: &Mailbox) -> Result<(), Problem> {
+    let refused = |detail: &str| {
+        let mut faults = Faults::new();
+        faults.add(&Pointer::ROOT.name("to"), FaultCode::RecipientNotAllowed, detail);
+        Err(Problem::from(faults))
+    };
+    if caller.mode == Mode::Test && account.kind != SANDBOX {
+        return refused("a test key reaches the sandbox alone");
+    }
+    let tenant = api.app.settings.tenants.get(caller.tenant_name());
+    if caller.is_for_guests() && !tenant.is_some_and(|tenant| tenant.is_guest(&to.email)) {
+        return refused("a team key reaches its tenant's guest list alone");
+    }
+    let digest = api.app.keyring.address_digest(Channel::Email, &to.email.canonical());
+    let asked = Asked { tenant: caller.tenant, mode: caller.mode, channel: Channel::Email, digests: vec![digest] };
+    let now = api.app.now();
+    let found = api.read(move |store| async move { store.suppressions().hits(&asked, now).await }).await?;
+    let hits: Vec<_> = found.into_iter().map(|(_, hit)| hit).collect();
+    if obeyed(&hits, Class::Transactional, Some(&from.email.canonical())).is_some() {
+        return refused("the address is suppressed");
+    }
+    Ok(())
 }
 
 /// Who may, and the account that is meant.

@@ -83,6 +83,17 @@ async fn accounts_are_listed_and_tested() {
     assert_eq!((tested.status, tested.json()["outcome"].clone()), (200, json!("not_started")));
     let wrong = asked(&rig, TestRequest::post().uri("/v1/accounts/relay/test"), Some(r#"{"to": "nobody"}"#)).await;
     assert_eq!(wrong.code(), "invalid_recipient");
+    // Whom nobody else may reach, a test does not reach either.
+    let item = r#"{"items": [{"address": "gone@example.com"}]}"#;
+    assert_eq!(asked(&rig, TestRequest::post().uri("/v1/suppressions"), Some(item)).await.status, 200);
+    let suppressed = asked(&rig, TestRequest::post().uri("/v1/accounts/relay/test"), Some(r#"{"to": "gone@example.com"}"#)).await;
+    assert_eq!((suppressed.status, suppressed.code().as_str()), (422, "recipient_not_allowed"));
+    for kind in ["test", "team"] {
+        let key = rig.key(kind, &["ops"]).await;
+        let request = TestRequest::post().uri("/v1/accounts/relay/test").insert_header(("authorization", format!("Bearer {key}")));
+        let request = request.insert_header(("content-type", "application/json")).set_payload(r#"{"to": "ada@example.com"}"#);
+        assert_eq!(rig.raw(request).await.code(), "recipient_not_allowed", "{kind}");
+    }
     assert_eq!(asked(&rig, TestRequest::post().uri("/v1/accounts/gone/pause"), None).await.code(), "not_found");
 }
 
