@@ -101,7 +101,7 @@ pub fn main() -> anyhow::Result<ExitCode> {
         Command::Check { offline, json } => {
             let missing = if offline { MissingSecrets::AreTolerated } else { MissingSecrets::AreFaults };
             let report = report::Report::of(config::load(&Sources::of_process(config, missing)));
-            println!("{}", if json { report.to_json() } else { report.to_string() });
+            say(if json { report.to_json() } else { report.to_string() });
             return Ok(match report.worst() {
                 None => ExitCode::SUCCESS,
                 Some(Severity::Warning) => ExitCode::from(1),
@@ -121,7 +121,7 @@ pub fn main() -> anyhow::Result<ExitCode> {
         Command::Accounts(command) => runtime()?.block_on(command.run(config))?,
         Command::Pause(command) => runtime()?.block_on(command.run(config))?,
         Command::Resume(command) => runtime()?.block_on(command.run(config))?,
-        Command::Openapi => print!("{}", crate::api::OPENAPI),
+        Command::Openapi => say(crate::api::OPENAPI.trim_end()),
         Command::Migrate { dry_run, json } => runtime()?.block_on(migrate(&load(config)?, dry_run, json))?,
     }
     Ok(ExitCode::SUCCESS)
@@ -135,6 +135,18 @@ fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_multi_thread().enable_all().build().context("the runtime could not be started")
 }
 
+/// Prints a line of the answer. A reader who has seen enough (`| head`) ends the command without a word.
+fn say(text: impl std::fmt::Display) {
+    use std::io::Write as _;
+    if let Err(error) = writeln!(std::io::stdout().lock(), "{text}") {
+        if error.kind() == std::io::ErrorKind::BrokenPipe {
+            std::process::exit(0);
+        }
+        eprintln!("tidings: the answer could not be printed: {error}");
+        std::process::exit(1);
+    }
+}
+
 async fn migrate(settings: &Settings, dry_run: bool, json: bool) -> anyhow::Result<()> {
     let store = store::open(settings).await?.store;
     let pending = store.pending_migrations().await.with_context(|| format!("{} could not be read", store.describe()))?;
@@ -145,13 +157,13 @@ async fn migrate(settings: &Settings, dry_run: bool, json: bool) -> anyhow::Resu
     };
     if dry_run {
         store.close().await;
-        println!("{told}");
+        say(told);
         return Ok(());
     }
     let migrated = store.migrate().await.with_context(|| format!("{} could not be brought up to date", store.describe()));
     store.close().await;
     migrated?;
-    println!("{told}");
+    say(told);
     Ok(())
 }
 

@@ -174,3 +174,13 @@ async fn metrics_count_what_left(stage: Stage) {
     }
     assert!(!text.contains("ada") && !text.contains("example.com"), "{text}");
 }
+
+#[test]
+fn a_reader_who_has_seen_enough_ends_a_command_quietly() {
+    use std::process::Stdio;
+    let mut printing = Command::new(BINARY).arg("openapi").stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
+    // The contract is longer than a pipe holds.
+    drop(printing.stdout.take());
+    let ended = printing.wait_with_output().expect("it ends");
+    assert!(ended.status.success() && ended.stderr.is_empty(), "{}: {}", ended.status, String::from_utf8_lossy(&ended.stderr));
+}

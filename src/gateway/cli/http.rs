@@ -17,6 +17,7 @@ use tidings_core::secrets::Secret;
 use url::Url;
 
 use super::health::reachable;
+use super::say;
 use crate::config::{self, MissingSecrets, Settings, Sources};
 
 const URL_VARIABLE: &str = "TIDINGS_URL";
@@ -202,12 +203,12 @@ pub(super) fn show(answer: &Value, json: bool, tell: impl FnOnce(&Value) -> Stri
     if !json {
         let told = tell(answer);
         if !told.is_empty() {
-            println!("{told}");
+            say(told);
         }
     } else if std::io::stdout().is_terminal() {
-        println!("{answer:#}");
+        say(format_args!("{answer:#}"));
     } else {
-        println!("{answer}");
+        say(answer);
     }
 }
 
