@@ -53,7 +53,9 @@ pub(crate) fn connect(url: &str, options: &Options) -> Result<PostgresStore, Sto
         ("enable_mergejoin", "off"),
     ]);
     let connections = options.max_connections.max(3);
-    let committers = (connections / 4).clamp(2, 4);
+    // Two, so that one batch gathers while the other commits. More would share the same work out in smaller transactions,
+    // and on PostgreSQL a transaction costs as much as ten of its rows.
+    let committers = 2;
     let accepters = committers.min(connections / 3);
     let movers = (2 * committers).min((connections - accepters) / 2);
     let pool = |size, session| PgPoolOptions::new().max_connections(size).acquire_timeout(STATEMENT_LIMIT).connect_lazy_with(session);
