@@ -164,7 +164,7 @@ async fn insert_notifications(connection: &mut SqliteConnection, batch: &[&NewNo
                 value->>'$[0].schema_version' AS schema_version, value->>'$[0].category' AS category, value->>'$[0].class' AS class,
                 value->>'$[0].send_at' AS send_at, value->>'$[0].count' AS count, jsonb_extract(value, '$[1]') AS rows
             FROM jsonb_each(?1))
-         INSERT INTO notifications (tenant_id, id, mode, idempotency_key, fingerprint, fingerprint_version, schema_version, category, class,
+         INSERT OR FAIL INTO notifications (tenant_id, id, mode, idempotency_key, fingerprint, fingerprint_version, schema_version, category, class,
             tags, metadata, trace_context, send_at, expires_at, delivery_count, ref_digest, body)
          SELECT tenant, substr(?2, r.value->>0, 16), mode, r.value->>4, substr(?2, r.value->>0 + 16, r.value->>1), fingerprint_version,
             schema_version, category, class, r.value->6, substr(?2, r.value->>0 + 16 + r.value->>1 + r.value->>2, r.value->>3),
@@ -292,7 +292,7 @@ async fn insert_deliveries(connection: &mut SqliteConnection, taken: &[&NewNotif
                 value->>'$[0].class' AS class, value->>'$[0].lane' AS lane, value->>'$[0].send_at' AS send_at,
                 jsonb_extract(value, '$[1]') AS rows
             FROM jsonb_each(?1))
-         INSERT INTO deliveries (id, tenant_id, mode, channel, class, lane, address_digest, ref, message_id, send_at, expires_at, updated_at,
+         INSERT OR FAIL INTO deliveries (id, tenant_id, mode, channel, class, lane, address_digest, ref, message_id, send_at, expires_at, updated_at,
             address)
          SELECT substr(?2, r.value->>0, 16), tenant, mode, channel, class, lane, substr(?2, r.value->>0 + 16, r.value->>1),
             substr(?2, r.value->>0 + 16 + r.value->>1 + r.value->>2, r.value->>3), r.value->>6, send_at, r.value->>5, ?3,
@@ -312,7 +312,7 @@ async fn insert_deliveries(connection: &mut SqliteConnection, taken: &[&NewNotif
                 value->>'$[0].sender' AS sender, value->>'$[0].schema_version' AS schema_version, value->>'$[0].flags' AS flags,
                 value->>'$[0].siblings' AS siblings, jsonb_extract(value, '$[1]') AS rows
             FROM jsonb_each(?1))
-         INSERT INTO queue (id, tenant_id, mode, lane, category, state, available_at, attempt_limit, expires_at, address_digest, sender,
+         INSERT OR FAIL INTO queue (id, tenant_id, mode, lane, category, state, available_at, attempt_limit, expires_at, address_digest, sender,
             schema_version, flags, siblings)
          SELECT substr(?2, r.value->>0, 16), tenant, mode, lane, category, state, r.value->>4, attempt_limit, r.value->>5,
             substr(?2, r.value->>0 + 16, r.value->>1), sender, schema_version, flags, siblings

@@ -1,6 +1,8 @@
 //! The one place that writes changes of deliveries: one statement for each table, whatever the batch holds.
 //! Whether a row is in `queue` follows from its state alone. The transaction began IMMEDIATE and read the rows before it
 //! decided, so the guards cannot fail inside it; where one does all the same, the whole batch starts over.
+//! Hot statements end OR FAIL: what they wrote before a constraint stopped them is taken back by the transaction or savepoint
+//! around them, so that SQLite need not keep a copy of each page for the statement alone.
 
 use serde::Serialize;
 use sqlx::query;
@@ -134,7 +136,7 @@ async fn update_queue(connection: &mut SqliteConnection, changes: &[&Change]) ->
          x AS MATERIALIZED (
             SELECT shape.*, substr(?2, r.value->>0, 16) AS id, r.value->>1 AS available_at, r.value->>2 AS expires_at
             FROM shape CROSS JOIN jsonb_each(shape.rows) r)
-         UPDATE queue SET version = x.version, state = x.state, available_at = x.available_at,
+         UPDATE OR FAIL queue SET version = x.version, state = x.state, available_at = x.available_at,
             lease_expires_at = x.lease_expires_at, lease_owner = x.lease_owner, account_id = x.account,
             attempt_number = x.number, attempt_started_at = x.started_at, generation = x.generation,
             attempt_count = x.count, attempts_used = x.used, lost_count = x.lost, build_failures = x.builds,
@@ -230,7 +232,7 @@ async fn update_records(connection: &mut SqliteConnection, changes: &[&Change], 
             SELECT shape.*, substr(?3, r.value->>0, 16) AS id, r.value->>1 AS expires_at, r.value->>2 AS settled_at,
                 substr(?3, r.value->>0 + 16, r.value->>3) AS new_copies
             FROM shape CROSS JOIN jsonb_each(shape.rows) r)
-         UPDATE deliveries SET state = x.state, reason = x.reason, version = x.version, generation = x.generation,
+         UPDATE OR FAIL deliveries SET state = x.state, reason = x.reason, version = x.version, generation = x.generation,
             attempt_number = x.number, attempt_count = x.count, unresolved = x.unresolved, flags = x.flags,
             account_id = x.account, attention = x.attention, expires_at = x.expires_at, settled_at = x.settled_at,
             copies = coalesce(x.new_copies, copies), sender = coalesce(x.author, sender), updated_at = ?2
@@ -250,7 +252,7 @@ async fn insert_into_queue(connection: &mut SqliteConnection, changes: &[&Change
     }
     let (rows, bytes) = queue_rows(changes);
     let done = query!(
-        "INSERT INTO queue (id, tenant_id, mode, lane, category, state, available_at, lease_expires_at, lease_owner, account_id, attempt_number,
+        "INSERT OR FAIL INTO queue (id, tenant_id, mode, lane, category, state, available_at, lease_expires_at, lease_owner, account_id, attempt_number,
             attempt_started_at, generation, attempt_count, attempts_used, attempt_limit, lost_count, build_failures, unresolved, no_resend,
             flags, version, ambiguous_since, check_at, rung, expires_at, address_digest, sender, schema_version, siblings)
          SELECT d.id, d.tenant_id, d.mode, d.lane, n.category, x.value->>'$[0].state', r.value->>1,
@@ -319,7 +321,7 @@ async fn upsert_attempts(connection: &mut SqliteConnection, changes: &[Change]) 
                 value->>'$[0].outcome' AS outcome, value->>'$[0].late' AS late, value->>'$[0].code' AS code,
                 value->>'$[0].detail' AS detail, jsonb_extract(value, '$[1]') AS rows
             FROM jsonb_each(?1))
-         INSERT INTO attempts (delivery_id, number, generation, account_id, started_at, finished_at, outcome, accepted_at, late, provider_code,
+         INSERT OR FAIL INTO attempts (delivery_id, number, generation, account_id, started_at, finished_at, outcome, accepted_at, late, provider_code,
             provider_message_id, match_key, detail)
          SELECT substr(?2, r.value->>0, 16), shape.number, shape.generation, account, r.value->>1, r.value->>2, shape.outcome, r.value->>3,
             shape.late, code, r.value->>4, r.value->>5, shape.detail
@@ -375,7 +377,7 @@ async fn insert_events(connection: &mut SqliteConnection, events: &[EventRow<'_>
                 value->>'$[0].generation' AS generation, value->>'$[0].count' AS count, value->>'$[0].flags' AS flags,
                 value->>'$[0].smtp_code' AS smtp_code, value->>'$[0].enhanced_code' AS enhanced_code, jsonb_extract(value, '$[1]') AS rows
             FROM jsonb_each(?1))
-         INSERT INTO events (tenant_id, mode, at, delivery_id, version, type, previous_state, state, reason, certainty, account_id, generation,
+         INSERT OR FAIL INTO events (tenant_id, mode, at, delivery_id, version, type, previous_state, state, reason, certainty, account_id, generation,
             attempt_count, flags, smtp_code, enhanced_code, occurred_at)
          SELECT tenant, mode, ?2, substr(?3, r.value->>0, 16), version, kind, previous, state, reason, certainty, account, generation, count,
             flags, smtp_code, enhanced_code, r.value->>1

@@ -1,6 +1,7 @@
 //! One batch, one transaction: finishes first, so that the claim sees what they freed, then claims, accepts, sandbox.
-//! Each part has a savepoint; a part that fails for an item of its own is halved down to that item (S-059). What fails
-//! for the store takes the whole transaction with it, and a lost race starts it over from fresh reads (S-027).
+//! It is tried as a whole first. Where an item is to blame it is written again with a savepoint for each part, and a part
+//! that fails for an item of its own is halved down to that item (S-059). What fails for the store takes the whole
+//! transaction with it, and a lost race starts it over from fresh reads (S-027).
 
 use std::ops::Range;
 use std::time::Duration;
@@ -21,10 +22,11 @@ const REPEATS: u32 = 3;
 const PAUSE: Duration = Duration::from_millis(20);
 
 pub(crate) async fn commit(store: &SqliteStore, rules: &Rules, batch: &WriteBatch, now: Timestamp) -> WriteResults {
-    let mut repeats = 0;
+    let (mut repeats, mut in_parts) = (0, false);
     loop {
-        match commit_once(store, rules, batch, now).await {
+        match commit_once(store, rules, batch, in_parts, now).await {
             Ok(results) => return results,
+            Err(err) if !in_parts && blames_an_item(&err) => in_parts = true,
             Err(StoreError::Busy(_)) if repeats < REPEATS => {
                 repeats += 1;
                 tokio::time::sleep(PAUSE * repeats).await;
@@ -34,9 +36,19 @@ pub(crate) async fn commit(store: &SqliteStore, rules: &Rules, batch: &WriteBatc
     }
 }
 
-async fn commit_once(store: &SqliteStore, rules: &Rules, batch: &WriteBatch, now: Timestamp) -> Result<WriteResults, StoreError> {
+async fn commit_once(
+    store: &SqliteStore,
+    rules: &Rules,
+    batch: &WriteBatch,
+    in_parts: bool,
+    now: Timestamp,
+) -> Result<WriteResults, StoreError> {
     let mut writer = store.writer().await?;
-    writer.begin().await?;
+    if in_parts {
+        writer.begin().await?
+    } else {
+        writer.begin_whole().await?
+    }
     let written = write_all(&mut writer, rules, batch, now).await;
     let results = writer.end(written).await?;
     if !batch.accept.is_empty() {
@@ -86,7 +98,7 @@ pub(crate) async fn end_part<T>(writer: &mut Writer, part: Result<T, StoreError>
             writer.keep_part().await?;
             Ok(Ok(written))
         }
-        Err(err) if blames_an_item(&err) => {
+        Err(err) if writer.has_savepoints() && blames_an_item(&err) => {
             writer.undo_part().await?;
             Ok(Err(err))
         }

@@ -19,6 +19,7 @@ const LONGEST_WAIT: Duration = Duration::from_secs(5);
 pub(crate) struct Writer {
     connection: SqliteConnection,
     in_transaction: bool,
+    has_savepoints: bool,
     _lock: File,
 }
 
@@ -27,7 +28,7 @@ pub(crate) type WriterGuard<'a> = MappedMutexGuard<'a, Writer>;
 
 impl Writer {
     pub(crate) const fn new(connection: SqliteConnection, lock: File) -> Self {
-        Self { connection, in_transaction: false, _lock: lock }
+        Self { connection, in_transaction: false, has_savepoints: true, _lock: lock }
     }
 
     /// The connection, for statements inside the transaction or ones that commit by themselves.
@@ -36,6 +37,23 @@ impl Writer {
     }
 
     pub(crate) async fn begin(&mut self) -> Result<(), StoreError> {
+        self.has_savepoints = true;
+        self.start().await
+    }
+
+    /// As `begin`, where all parts stand or fall together: SQLite keeps a copy of every page that is changed behind a
+    /// savepoint, which for rows spread over an index costs as much as the rows themselves.
+    pub(crate) async fn begin_whole(&mut self) -> Result<(), StoreError> {
+        self.has_savepoints = false;
+        self.start().await
+    }
+
+    /// Whether a part of this transaction can be taken back alone.
+    pub(crate) const fn has_savepoints(&self) -> bool {
+        self.has_savepoints
+    }
+
+    async fn start(&mut self) -> Result<(), StoreError> {
         self.in_transaction = true;
         // A deferred transaction that reads first fails at once when it then writes; IMMEDIATE waits its turn.
         let begun = query("BEGIN IMMEDIATE").execute(&mut self.connection).await;
@@ -64,11 +82,11 @@ impl Writer {
     }
 
     pub(crate) async fn savepoint(&mut self) -> Result<(), StoreError> {
-        self.run("SAVEPOINT part").await
+        if self.has_savepoints { self.run("SAVEPOINT part").await } else { Ok(()) }
     }
 
     pub(crate) async fn keep_part(&mut self) -> Result<(), StoreError> {
-        self.run("RELEASE part").await
+        if self.has_savepoints { self.run("RELEASE part").await } else { Ok(()) }
     }
 
     pub(crate) async fn undo_part(&mut self) -> Result<(), StoreError> {
