@@ -16,7 +16,7 @@ words! {
         InvalidRecipient = "invalid_recipient", InvalidContent = "invalid_content", UnknownCategory = "unknown_category",
         NoRoute = "no_route", RecipientNotAllowed = "recipient_not_allowed", DestinationNotAllowed = "destination_not_allowed",
         SendAtPast = "send_at_past", SendAtTooFar = "send_at_too_far", ExpiresAtTooFar = "expires_at_too_far",
-        PayloadTooLarge = "payload_too_large",
+        PayloadTooLarge = "payload_too_large", InvalidConfiguration = "invalid_configuration",
     }
 }
 
@@ -35,7 +35,8 @@ impl FaultCode {
             | Self::SendAtPast
             | Self::SendAtTooFar
             | Self::ExpiresAtTooFar
-            | Self::PayloadTooLarge => false,
+            | Self::PayloadTooLarge
+            | Self::InvalidConfiguration => false,
         }
     }
 }

@@ -1,4 +1,5 @@
-//! From configured accounts and routes to adapters and lanes.
+//! From configured accounts and routes to adapters and lanes. An adapter whose settings are still the same is kept, and its
+//! connections with it.
 
 use std::collections::BTreeSet;
 use std::num::NonZeroU32;
@@ -6,7 +7,8 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 use async_trait::async_trait;
-use tidings_core::adapter::SandboxMailbox;
+use sha2::{Digest as _, Sha256};
+use tidings_core::adapter::{Adapter, SandboxMailbox};
 use tidings_core::ids::LaneId;
 use tidings_core::sandbox::SandboxMessage;
 use tidings_core::secrets::Keyring;
@@ -14,7 +16,7 @@ use tidings_core::store::{Store, StoreError};
 use tidings_core::words::{Channel, Class};
 
 use crate::clock::StoreClock;
-use crate::config::Settings;
+use crate::config::{Account as Configured, Settings};
 use crate::routing::{Account, MAIN_ROUTE, Route, Routing, SANDBOX_ROUTE};
 use crate::sealed;
 use crate::writer::{WriteError, Writer};
@@ -26,56 +28,109 @@ const SANDBOX_FROM: &str = "tidings@sandbox.test";
 /// Calls at a time, where an account does not say.
 const DEFAULT_CONCURRENCY: u16 = 32;
 
-/// Builds every adapter and resolves every route.
+/// What adapters need of the process.
+#[derive(Clone)]
+pub struct Workshop {
+    /// The store's time.
+    pub clock: Arc<StoreClock>,
+    /// Carries what the sandbox keeps.
+    pub writer: Writer,
+    /// Seals it.
+    pub keyring: Arc<Keyring>,
+}
+
+/// An account as the configuration has it, and its adapter.
+struct Built {
+    name: String,
+    kind: String,
+    adapter: Arc<dyn Adapter>,
+    built_from: [u8; 32],
+}
+
+/// Every adapter of a configuration, in its order, the sandbox last.
+pub struct Adapters(Vec<Built>);
+
+/// Builds every adapter that `kept` does not have already. Reads files: nothing for a thread that has others waiting.
 ///
 /// # Errors
-/// When an account's settings cannot be used, or the store does not answer.
-pub async fn configure(
-    settings: &Settings,
-    store: &dyn Store,
-    clock: Arc<StoreClock>,
-    writer: Writer,
-    keyring: Arc<Keyring>,
-) -> anyhow::Result<Routing> {
-    let mut names: Vec<(String, String)> = settings.accounts.iter().map(|account| (account.name.clone(), account.kind.clone())).collect();
-    names.push((SANDBOX.to_owned(), SANDBOX.to_owned()));
-    let ids = store.ensure_accounts(&names).await.context("accounts could not be registered")?;
-
-    let mailbox: Arc<dyn SandboxMailbox> = Arc::new(StoredMailbox { writer, keyring });
-    let mut accounts = Vec::new();
-    for ((name, kind), id) in names.iter().zip(ids) {
-        let own = settings.accounts.iter().find(|account| account.name == *name);
-        let concurrency = own.and_then(|account| account.concurrency).unwrap_or(DEFAULT_CONCURRENCY);
+/// When an account's settings cannot be used.
+pub fn build(settings: &Settings, workshop: &Workshop, kept: Option<&Routing>) -> anyhow::Result<Adapters> {
+    let mailbox: Arc<dyn SandboxMailbox> = Arc::new(StoredMailbox { writer: workshop.writer.clone(), keyring: workshop.keyring.clone() });
+    let mut built = Vec::new();
+    for (name, kind) in names(settings) {
+        let own = settings.accounts.iter().find(|account| account.name == name);
+        let built_from = built_from(settings, &kind, own);
+        let known = kept.and_then(|kept| kept.accounts.iter().find(|account| account.name == name && account.built_from == built_from));
         let context = tidings_providers::Context {
-            clock: clock.clone(),
-            concurrency: usize::from(concurrency),
+            clock: workshop.clock.clone(),
+            concurrency: usize::from(concurrency(own)),
             default_helo: settings.server.public_host(),
             dkim: settings.dkim.clone(),
             sandbox: Some(mailbox.clone()),
         };
-        let own_settings = own.map_or_else(|| serde_json::json!({}), |account| account.settings.clone());
-        let adapter = tidings_providers::build(kind, own_settings, &context).with_context(|| format!("accounts.{name}"))?;
-        accounts.push(Arc::new(Account {
+        let adapter = match known {
+            Some(known) => known.adapter.clone(),
+            None => {
+                let own_settings = own.map_or_else(|| serde_json::json!({}), |account| account.settings.clone());
+                tidings_providers::build(&kind, own_settings, &context).with_context(|| format!("accounts.{name}"))?
+            }
+        };
+        built.push(Built { name, kind, adapter, built_from });
+    }
+    Ok(Adapters(built))
+}
+
+/// Gives accounts and lanes their numbers in the store, and resolves every route.
+///
+/// # Errors
+/// When the store does not answer.
+pub async fn register(adapters: Adapters, settings: &Settings, store: &dyn Store) -> Result<Routing, StoreError> {
+    let names = names(settings);
+    let ids = store.ensure_accounts(&names).await?;
+    let account = |(built, id): (Built, _)| {
+        let own = settings.accounts.iter().find(|account| account.name == built.name);
+        Arc::new(Account {
             id,
-            name: name.clone(),
-            kind: kind.clone(),
-            adapter,
+            name: built.name,
+            kind: built.kind,
+            adapter: built.adapter,
+            built_from: built.built_from,
             from: own.map_or_else(|| SANDBOX_FROM.parse().ok(), |account| account.from.clone()),
             sends_as: own.map(|account| account.sends_as.clone()).unwrap_or_default(),
             is_on: own.is_none_or(|account| account.is_on()),
-            concurrency,
+            concurrency: concurrency(own),
             rate: own.and_then(|account| account.rate).and_then(NonZeroU32::new),
-        }));
-    }
+        })
+    };
+    let accounts: Vec<_> = adapters.0.into_iter().zip(ids).map(account).collect();
     warn_of_gone(&names, store).await?;
     let routes = lanes(settings, store, &accounts).await?;
     Ok(Routing { routes, accounts, sandbox_only: settings.is_sandbox_only() })
 }
 
+/// Names and kinds of all accounts.
+fn names(settings: &Settings) -> Vec<(String, String)> {
+    let configured = settings.accounts.iter().map(|account| (account.name.clone(), account.kind.clone()));
+    configured.chain([(SANDBOX.to_owned(), SANDBOX.to_owned())]).collect()
+}
+
+fn concurrency(own: Option<&Configured>) -> u16 {
+    own.and_then(|account| account.concurrency).unwrap_or(DEFAULT_CONCURRENCY)
+}
+
+/// The digest of everything that an adapter is built from. What its files hold enters as it was when the configuration was
+/// read, before the adapter reads them: should they change in between, the next reload builds it once more.
+fn built_from(settings: &Settings, kind: &str, own: Option<&Configured>) -> [u8; 32] {
+    let Some(own) = own else { return Sha256::digest(kind).into() };
+    let parts = (kind, own.settings.to_string(), &own.material, concurrency(Some(own)));
+    let shared = (settings.server.public_host(), settings.dkim.records());
+    Sha256::digest(format!("{parts:?}{shared:?}")).into()
+}
+
 /// Accounts that sent once and are configured no longer: what is open with them has nobody to ask, and their webhooks are refused.
-async fn warn_of_gone(configured: &[(String, String)], store: &dyn Store) -> anyhow::Result<()> {
-    let former = store.account_names().await.context("the accounts could not be read")?;
-    let open = store.pauses().open_calls().await.context("the accounts' open calls could not be read")?;
+async fn warn_of_gone(configured: &[(String, String)], store: &dyn Store) -> Result<(), StoreError> {
+    let former = store.account_names().await?;
+    let open = store.pauses().open_calls().await?;
     for (id, account) in former.iter().filter(|(_, name)| !configured.iter().any(|(own, _)| own == name)) {
         let open = open.iter().find(|calls| calls.account == *id).map_or(0, |calls| calls.in_flight + calls.ambiguous);
         tracing::warn!(account, open, "this account is gone from the configuration: state = \"receive_only\" would let it finish");
@@ -84,11 +139,11 @@ async fn warn_of_gone(configured: &[(String, String)], store: &dyn Store) -> any
 }
 
 /// A main and a sandbox lane for each class, critical first.
-async fn lanes(settings: &Settings, store: &dyn Store, accounts: &[Arc<Account>]) -> anyhow::Result<Vec<Route>> {
+async fn lanes(settings: &Settings, store: &dyn Store, accounts: &[Arc<Account>]) -> Result<Vec<Route>, StoreError> {
     let channel = Channel::Email;
     let wanted: Vec<(Class, &'static str)> = Class::ALL.iter().flat_map(|class| [(*class, MAIN_ROUTE), (*class, SANDBOX_ROUTE)]).collect();
     let rows: Vec<(Channel, Class, String)> = wanted.iter().map(|(class, name)| (channel, *class, (*name).to_owned())).collect();
-    let ids: Vec<LaneId> = store.ensure_lanes(&rows).await.context("lanes could not be registered")?;
+    let ids: Vec<LaneId> = store.ensure_lanes(&rows).await?;
     let mut routes = Vec::new();
     for ((class, name), lane) in wanted.into_iter().zip(ids) {
         let members: Vec<Arc<Account>> = if name == SANDBOX_ROUTE {

@@ -8,7 +8,7 @@ use crate::app::App;
 
 /// Carries out acts, at most `MOST_ACTS`, in the order given.
 pub async fn carry_out(app: &App, acts: &[Act]) -> Vec<Result<Acted, StoreError>> {
-    let acted = app.store.acts().act(&app.rules, acts, app.clock.now()).await;
+    let acted = app.store.acts().act(&app.setup().rules, acts, app.clock.now()).await;
     for delivery in acted.iter().flatten().flat_map(|acted| &acted.changed) {
         if let Some(at) = delivery.available_at.filter(|_| delivery.state.is_waiting() && !delivery.blocked) {
             app.wake.lane(delivery.lane, at);

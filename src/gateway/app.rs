@@ -3,26 +3,26 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use tidings_core::policy::Rules;
+use arc_swap::ArcSwap;
 use tidings_core::secrets::Keyring;
 use tidings_core::store::Store;
 use tidings_core::time::Clock;
 
 use crate::clock::StoreClock;
-use crate::config::Settings;
 use crate::metrics::Metrics;
 use crate::pauses::Pauses;
-use crate::routing::Routing;
+use crate::reload::Reloads;
+use crate::setup::Setup;
 use crate::slots::Slots;
 use crate::wake::Wake;
 use crate::writer::Writer;
 
 /// The wiring of one process.
 pub struct App {
-    /// The configuration in force.
-    pub settings: Settings,
-    /// What decisions go by.
-    pub rules: Arc<Rules>,
+    /// What the configuration in force comes to. Whoever asks it two things takes it once, by `setup`.
+    pub in_force: ArcSwap<Setup>,
+    /// Where the configuration is read again.
+    pub reloads: Reloads,
     /// The database.
     pub store: Arc<dyn Store>,
     /// The store's time.
@@ -31,8 +31,6 @@ pub struct App {
     pub keyring: Arc<Keyring>,
     /// The group commit.
     pub writer: Writer,
-    /// Accounts and lanes.
-    pub routing: Arc<Routing>,
     /// How busy and how well the accounts are.
     pub slots: Arc<Slots>,
     /// Tells the pump that something is due.
@@ -48,6 +46,11 @@ pub struct App {
 }
 
 impl App {
+    /// What the configuration in force comes to: one value for a whole request, claim or run.
+    pub fn setup(&self) -> Arc<Setup> {
+        self.in_force.load_full()
+    }
+
     /// The present instant.
     pub fn now(&self) -> tidings_core::time::Timestamp {
         self.clock.now()

@@ -34,7 +34,7 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Serve until a signal comes; so does no command at all
+    /// Serve until a signal comes, reading the configuration again at SIGHUP; so does no command at all
     Serve,
     /// Say what is wrong with the configuration: exit code 0 nothing, 1 warnings, 2 faults
     Check {
@@ -93,10 +93,11 @@ pub fn main() -> anyhow::Result<ExitCode> {
     let Arguments { config, command } = Arguments::parse();
     match command.unwrap_or(Command::Serve) {
         Command::Serve => {
-            let settings = load(config)?;
+            let sources = Sources::of_process(config, MissingSecrets::AreFaults);
+            let settings = config::load(&sources)?;
             logging::start(&settings.log)?;
             report::warn(&config::check(&settings))?;
-            runtime()?.block_on(serve::run(settings))?;
+            runtime()?.block_on(serve::run(settings, sources))?;
         }
         Command::Check { offline, json } => {
             let missing = if offline { MissingSecrets::AreTolerated } else { MissingSecrets::AreFaults };

@@ -29,6 +29,7 @@ use crate::copies;
 use crate::metrics::{Attempt, Cause};
 use crate::routing::{Account, SANDBOX_ROUTE};
 use crate::sealed::{self, Copies};
+use crate::setup::Setup;
 use crate::slots::Slots;
 use crate::writer::WriteError;
 
@@ -47,6 +48,8 @@ pub struct Dispatch {
 /// One claimed delivery on its way.
 struct Call {
     delivery: Delivery,
+    /// By which it was claimed, whatever is in force when it ends.
+    setup: Arc<Setup>,
     account: Arc<Account>,
     position: RoutePosition,
     /// The other accounts of the route that may send it.
@@ -75,11 +78,11 @@ impl Dispatch {
         self.stop_claiming.load(Ordering::Relaxed)
     }
 
-    /// Starts a call for each of these rows, which are `dispatching` in our name.
-    pub fn begin(self: &Arc<Self>, dispatched: Vec<Delivery>) {
+    /// Starts a call for each of these rows, which are `dispatching` in our name and were claimed by `setup`.
+    pub fn begin(self: &Arc<Self>, dispatched: Vec<Delivery>, setup: &Arc<Setup>) {
         let mut calls = Vec::with_capacity(dispatched.len());
         for delivery in dispatched {
-            let Some(call) = self.resolve(delivery) else { continue };
+            let Some(call) = self.resolve(delivery, setup) else { continue };
             self.slots.begin(call.account.id, call.delivery.class);
             self.lock().insert(call.delivery.id, call.delivery.attempt_number);
             calls.push(call);
@@ -107,8 +110,8 @@ impl Dispatch {
         self.ambiguous_at_stop.load(Ordering::Relaxed)
     }
 
-    fn resolve(&self, delivery: Delivery) -> Option<Call> {
-        let route = self.app.routing.of_lane(delivery.lane)?;
+    fn resolve(&self, delivery: Delivery, setup: &Arc<Setup>) -> Option<Call> {
+        let route = setup.routing.of_lane(delivery.lane)?;
         let at = route.accounts.iter().position(|account| Some(account.id) == delivery.account)?;
         let may = |account: &&Arc<Account>| {
             account.is_on && delivery.sender.as_deref().is_none_or(|sender| may_send_as(&account.sends_as, sender))
@@ -119,7 +122,7 @@ impl Dispatch {
         let position = RoutePosition { is_failover: at > 0, has_other: !others.is_empty(), has_later };
         let started_at = delivery.attempt_started_at.unwrap_or_else(|| self.app.clock.now());
         let (account, is_sandbox) = (route.accounts[at].clone(), route.name == SANDBOX_ROUTE);
-        Some(Call { account, position, others, is_sandbox, started_at, delivery })
+        Some(Call { setup: setup.clone(), account, position, others, is_sandbox, started_at, delivery })
     }
 
     /// Reads what the calls need, in one go, and starts them.
@@ -193,7 +196,7 @@ impl Dispatch {
             date: call.started_at,
             left_out: copies.left_out(),
             expires_at: delivery.expires_at,
-            patience: app.rules.of(delivery.class).ambiguity.patience,
+            patience: call.setup.rules.of(delivery.class).ambiguity.patience,
             start_before: call.started_at.plus(LEASE).minus(START_MARGIN),
             crossing: Crossing::default(),
         };

@@ -21,6 +21,7 @@ use crate::api::auth::{Caller, Scope};
 use crate::api::view::{First, FirstDelivery};
 use crate::app::App;
 use crate::sealed::{self, SCHEMA_VERSION};
+use crate::setup::Setup;
 use guests::guests;
 use places::{Place, author, check, places};
 
@@ -73,16 +74,16 @@ pub enum Refusal {
 /// # Errors
 /// Why it is not taken.
 pub fn prepare(app: &App, call: &Call<'_>, request: Request) -> Result<Intake, Refusal> {
-    let mut faults = Faults::new();
+    let (mut faults, setup) = (Faults::new(), call.caller.setup.as_ref());
     let category = request.category.clone().unwrap_or_else(|| DEFAULT_CATEGORY.to_owned());
-    let class = class_of(app, &category, request.category.is_some(), &mut faults);
+    let class = class_of(setup, &category, request.category.is_some(), &mut faults);
     if class == Class::Critical && !call.caller.has(Scope::SendCritical) {
         return Err(Refusal::CriticalScopeMissing);
     }
 
-    let places: Vec<Place<'_>> = places(app, call.caller.mode, class, &request.recipients, &mut faults);
-    guests(app, call.caller, &request, &mut faults);
-    let from = author(app, call.caller, &category, request.email.from.as_ref(), &places, &mut faults);
+    let places: Vec<Place<'_>> = places(setup, call.caller.mode, class, &request.recipients, &mut faults);
+    guests(call.caller, &request, &mut faults);
+    let from = author(call.caller, &category, request.email.from.as_ref(), &places, &mut faults);
     let asked = Asked::of(&request);
     let Request { recipients, email, send_at, expires_at, tags, metadata, ordering_key, collapse_key, .. } = request;
     let Some(from) = from else { return Err(Refusal::Faults(faults)) };
@@ -94,8 +95,8 @@ pub fn prepare(app: &App, call: &Call<'_>, request: Request) -> Result<Intake, R
     }
 
     let id = NotificationId::new(call.now, rand::random());
-    let expires_at = expires_at.unwrap_or_else(|| deadline(app, &category, class, send_at.unwrap_or(call.now)));
-    let attempt_limit = app.rules.of(class).retry.attempts;
+    let expires_at = expires_at.unwrap_or_else(|| deadline(setup, &category, class, send_at.unwrap_or(call.now)));
+    let attempt_limit = setup.rules.of(class).retry.attempts;
     let drafts = recipients.iter().zip(&places).zip(1_u16..);
     let deliveries = drafts
         .map(|((recipient, place), ordinal)| delivery(app, id, ordinal, recipient, place, from, send_at, call.now, attempt_limit))
@@ -108,7 +109,7 @@ pub fn prepare(app: &App, call: &Call<'_>, request: Request) -> Result<Intake, R
         fingerprint: call.fingerprint.to_vec(),
         fingerprint_version: FINGERPRINT_VERSION,
         schema_version: SCHEMA_VERSION,
-        is_sensitive: app.rules.categories.get(&category).is_some_and(|rules| rules.is_sensitive),
+        is_sensitive: setup.rules.categories.get(&category).is_some_and(|rules| rules.is_sensitive),
         ordering_key,
         collapse_key,
         category,
@@ -160,12 +161,12 @@ fn ref_digest(app: &App, recipients: &[Recipient]) -> Option<Vec<u8>> {
 
 /// The category's class. An undeclared one is transactional, or a fault as soon as the operator has declared any:
 /// a mistyped name of a critical category must not quietly lose its urgency.
-fn class_of(app: &App, category: &str, is_named: bool, faults: &mut Faults) -> Class {
-    if let Some(rules) = app.rules.categories.get(category) {
+fn class_of(setup: &Setup, category: &str, is_named: bool, faults: &mut Faults) -> Class {
+    if let Some(rules) = setup.rules.categories.get(category) {
         return rules.class.unwrap_or(Class::Transactional);
     }
-    if is_named && category != DEFAULT_CATEGORY && !app.settings.takes_undeclared_categories() {
-        let declared = app.rules.categories.keys().map(String::as_str);
+    if is_named && category != DEFAULT_CATEGORY && !setup.settings.takes_undeclared_categories() {
+        let declared = setup.rules.categories.keys().map(String::as_str);
         let detail = match nearest(category, declared) {
             Some(meant) => format!("the configuration does not declare this category; did you mean \"{meant}\"?"),
             None => "the configuration does not declare this category (categories.NAME)".to_owned(),
@@ -176,8 +177,8 @@ fn class_of(app: &App, category: &str, is_named: bool, faults: &mut Faults) -> C
 }
 
 /// The deadline of a request that names none, counted from when it is due.
-fn deadline(app: &App, category: &str, class: Class, due: Timestamp) -> Timestamp {
-    due.plus(app.rules.deadline(category, class))
+fn deadline(setup: &Setup, category: &str, class: Class, due: Timestamp) -> Timestamp {
+    due.plus(setup.rules.deadline(category, class))
 }
 
 #[allow(clippy::too_many_arguments, reason = "each is one fact of the row, and there is one caller")]

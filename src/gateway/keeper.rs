@@ -139,7 +139,7 @@ impl Keeper {
         for sweep in sweeps {
             loop {
                 let now = self.app.clock.now();
-                let swept = match self.app.store.sweep(&self.app.rules, *sweep, SWEEP_ROWS, now).await {
+                let swept = match self.app.store.sweep(&self.app.setup().rules, *sweep, SWEEP_ROWS, now).await {
                     Ok(swept) => swept,
                     Err(error) => {
                         tracing::debug!(sweep = ?sweep, error = %error, "sweep failed and is repeated");

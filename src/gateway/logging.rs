@@ -3,6 +3,7 @@
 
 use std::fmt;
 use std::io::IsTerminal as _;
+use std::sync::OnceLock;
 
 use anyhow::Context as _;
 use serde_json::{Map, Value};
@@ -25,13 +26,31 @@ const OWN_CRATES: [&str; 5] = ["tidings_gateway", "tidings_core", "tidings_provi
 pub fn start(log: &Log) -> anyhow::Result<()> {
     let filter = EnvFilter::try_new(directives(log)).context("log.filter cannot be used")?;
     let is_terminal = std::io::stdout().is_terminal();
-    let lines = tracing_subscriber::fmt().with_env_filter(filter);
-    let started = if log.is_text(is_terminal) {
-        lines.with_target(false).with_ansi(is_terminal).try_init()
+    let (started, filter): (_, Filter) = if log.is_text(is_terminal) {
+        let lines = tracing_subscriber::fmt().with_target(false).with_ansi(is_terminal);
+        let lines = lines.with_env_filter(filter).with_filter_reloading();
+        let handle = lines.reload_handle();
+        (lines.try_init(), Box::new(move |filter| handle.reload(filter).is_ok()))
     } else {
-        lines.event_format(JsonLines).try_init()
+        let lines = tracing_subscriber::fmt().event_format(JsonLines).with_env_filter(filter).with_filter_reloading();
+        let handle = lines.reload_handle();
+        (lines.try_init(), Box::new(move |filter| handle.reload(filter).is_ok()))
     };
-    started.map_err(|err| anyhow::anyhow!(err)).context("logging was started before")
+    started.map_err(|err| anyhow::anyhow!(err)).context("logging was started before")?;
+    // Whoever could not start it does not come here, so that it is set once.
+    let _ = FILTER.set(filter);
+    Ok(())
+}
+
+type Filter = Box<dyn Fn(EnvFilter) -> bool + Send + Sync>;
+static FILTER: OnceLock<Filter> = OnceLock::new();
+
+/// Writes by this level and filter from now on, where logging was started; in which form is fixed.
+pub fn change(log: &Log) {
+    let (Some(put), Ok(filter)) = (FILTER.get(), EnvFilter::try_new(directives(log))) else { return };
+    if !put(filter) {
+        tracing::error!("the log's filter could not be changed");
+    }
 }
 
 /// `level` is about this program; of the libraries below it only warnings are written, whatever they would say more.

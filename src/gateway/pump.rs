@@ -9,14 +9,14 @@ use rand::RngExt as _;
 use tidings_core::ids::{AccountId, InstanceId, LaneId, TenantId};
 use tidings_core::judge::{ClaimPlan, LanePlan};
 use tidings_core::policy::LEASE;
-use tidings_core::senders::SendsAs;
 use tidings_core::store::Claimed;
 use tidings_core::time::Clock as _;
 use tidings_core::words::Class;
 
 use crate::app::App;
 use crate::dispatch::Dispatch;
-use crate::routing::Route;
+use crate::routing::{Route, Routing};
+use crate::setup::Setup;
 use crate::slots::token_interval;
 
 /// Rows that one claim takes of a lane, at most.
@@ -40,31 +40,24 @@ pub struct Pump {
     app: Arc<App>,
     dispatch: Arc<Dispatch>,
     instance: InstanceId,
+    /// By which it plans: one claim goes by one configuration from its plan to its calls.
+    setup: Arc<Setup>,
     lanes: Vec<Lane>,
-    sends_as: Arc<SendsAs>,
     paused: Arc<AtomicBool>,
 }
 
 impl Pump {
     /// A pump over all lanes of this process. While `paused` is set it claims nothing.
     pub fn new(app: Arc<App>, dispatch: Arc<Dispatch>, instance: InstanceId, paused: Arc<AtomicBool>) -> Self {
-        let lane = |route: &Route| Lane {
-            route: route.clone(),
-            cursor: None,
-            tenants: 1,
-            is_dirty: true,
-            is_offered: false,
-            next_poll: Instant::now(),
-        };
-        let lanes = app.routing.routes.iter().filter(|route| !route.accounts.is_empty()).map(lane).collect();
-        let accounts = app.routing.accounts.iter();
-        let sends_as = Arc::new(SendsAs::new(accounts.map(|account| (account.id, account.sends_as.clone()))));
-        Self { app, dispatch, instance, lanes, sends_as, paused }
+        let setup = app.setup();
+        let lanes = lanes(&setup.routing, &[]);
+        Self { app, dispatch, instance, setup, lanes, paused }
     }
 
     /// Runs until the process stops claiming.
     pub async fn run(mut self) {
         while !self.dispatch.is_stopping() {
+            self.follow();
             let until_next = self.mark_due();
             match self.plan() {
                 Some(plan) => self.claim(plan).await,
@@ -76,6 +69,15 @@ impl Pump {
                     }
                 }
             }
+        }
+    }
+
+    /// Goes by the configuration in force.
+    fn follow(&mut self) {
+        let setup = self.app.setup();
+        if !Arc::ptr_eq(&setup, &self.setup) {
+            self.lanes = lanes(&setup.routing, &self.lanes);
+            self.setup = setup;
         }
     }
 
@@ -127,12 +129,12 @@ impl Pump {
             lanes.reverse();
         }
         self.offer(&full);
-        let paused = self.app.pauses.at(now, &self.app.routing);
+        let paused = self.app.pauses.at(now, &self.setup.routing);
         // A lane that is paused as a whole is not even looked at.
         lanes.retain(|plan| {
             !self.lanes.iter().any(|lane| lane.route.lane == plan.lane && paused.stops(lane.route.channel, lane.route.class))
         });
-        let (instance, sends_as) = (self.instance, self.sends_as.clone());
+        let (instance, sends_as) = (self.instance, self.setup.sends_as.clone());
         (!lanes.is_empty()).then(|| ClaimPlan { instance, lease_until: now.plus(LEASE), lanes, accounts, sends_as, paused })
     }
 
@@ -149,7 +151,7 @@ impl Pump {
 
     async fn claim(&mut self, plan: ClaimPlan) {
         let asked: Vec<(LaneId, u16)> = plan.lanes.iter().map(|lane| (lane.lane, lane.limit)).collect();
-        match self.app.writer.claim(plan).await {
+        match self.app.writer.claim(plan, self.setup.rules.clone()).await {
             Ok(claimed) => self.take(claimed, &asked),
             Err(error) => {
                 // The keeper reports the store's state; the rows are found again by the poll, or by the reaper.
@@ -173,7 +175,7 @@ impl Pump {
             lane.is_offered &= lane.is_dirty;
         }
         if !claimed.dispatched.is_empty() {
-            self.dispatch.begin(claimed.dispatched);
+            self.dispatch.begin(claimed.dispatched, &self.setup);
         }
     }
 
@@ -182,6 +184,22 @@ impl Pump {
         let dirty = self.lanes.iter().filter(|lane| lane.is_dirty);
         dirty.flat_map(|lane| &lane.route.accounts).filter_map(|account| account.rate).map(token_interval).min()
     }
+}
+
+/// The lanes that somebody carries. All of them are looked at; what was known of their rings stays known.
+fn lanes(routing: &Routing, known: &[Lane]) -> Vec<Lane> {
+    let lane = |route: &Route| {
+        let known = known.iter().find(|lane| lane.route.lane == route.lane);
+        Lane {
+            route: route.clone(),
+            cursor: known.and_then(|lane| lane.cursor),
+            tenants: known.map_or(1, |lane| lane.tenants),
+            is_dirty: true,
+            is_offered: false,
+            next_poll: Instant::now(),
+        }
+    };
+    routing.routes.iter().filter(|route| !route.accounts.is_empty()).map(lane).collect()
 }
 
 fn plan_lane(lane: &Lane, limit: u16) -> LanePlan {

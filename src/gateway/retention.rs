@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidings_core::ids::InstanceId;
+use tidings_core::retention::Retention;
 use tidings_core::store::StoreError;
 use tidings_core::time::Timestamp;
 use tokio_util::sync::CancellationToken;
@@ -42,8 +43,9 @@ async fn run_if_due(app: &App, instance: InstanceId) -> Result<(), StoreError> {
     if !app.store.keeping().take_run(JOB, window(now), instance, now).await? {
         return Ok(());
     }
-    let content = erase_content(app).await?;
-    let events = purge_events(app).await?;
+    let kept = app.setup().settings.retention;
+    let content = erase_content(app, &kept).await?;
+    let events = purge_events(app, &kept).await?;
     while app.store.keeping().give_back().await? {
         app.clock.sleep(PAUSE).await;
     }
@@ -59,10 +61,10 @@ fn window(now: Timestamp) -> Timestamp {
     Timestamp::from_millis(now.as_micros().div_euclid(1_000).div_euclid(length) * length)
 }
 
-async fn erase_content(app: &App) -> Result<u64, StoreError> {
+async fn erase_content(app: &App, kept: &Retention) -> Result<u64, StoreError> {
     let (mut after, mut erased) = (None, 0);
     loop {
-        let walked = app.store.keeping().erase_content(&app.settings.retention, after, app.now()).await?;
+        let walked = app.store.keeping().erase_content(kept, after, app.now()).await?;
         erased += walked.erased;
         after = walked.next;
         if after.is_none() {
@@ -72,10 +74,10 @@ async fn erase_content(app: &App) -> Result<u64, StoreError> {
     }
 }
 
-async fn purge_events(app: &App) -> Result<u64, StoreError> {
+async fn purge_events(app: &App, kept: &Retention) -> Result<u64, StoreError> {
     let mut purged = 0;
     loop {
-        let before = app.now().minus(app.settings.retention.events);
+        let before = app.now().minus(kept.events);
         match app.store.keeping().purge_events(before).await? {
             0 => return Ok(purged),
             some => purged += some,

@@ -26,6 +26,8 @@ pub struct Account {
     pub kind: String,
     /// The send side.
     pub adapter: Arc<dyn Adapter>,
+    /// Of what the adapter was built from: as long as that is the same, a reload keeps it with its connections.
+    pub built_from: [u8; 32],
     /// The author of messages that name none.
     pub from: Option<Mailbox>,
     /// Addresses and domains it may send as; empty means all.

@@ -7,22 +7,26 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
+use arc_swap::ArcSwap;
 use tidings_core::secrets::Keyring;
 use tidings_core::store::Store;
 use tidings_core::time::Clock as _;
 use tidings_store_postgres::{PostgresStore, Woken};
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
+use crate::accounts::Workshop;
 use crate::app::{App, Readiness};
 use crate::clock::StoreClock;
-use crate::config::Settings;
+use crate::config::{Settings, Sources};
 use crate::dispatch::Dispatch;
 use crate::keeper::Keeper;
 use crate::keys;
 use crate::metrics::Metrics;
 use crate::pauses::Pauses;
 use crate::pump::Pump;
+use crate::reload::{self, Reloads};
+use crate::setup::Setup;
 use crate::slots::Slots;
 use crate::wake::Wake;
 use crate::writer::Writer;
@@ -35,16 +39,18 @@ const STORE_PATIENCE: Duration = Duration::from_secs(60);
 ///
 /// # Errors
 /// When the configuration, the store or the address cannot be used.
-pub async fn run(settings: Settings) -> anyhow::Result<()> {
+pub async fn run(settings: Settings, sources: Sources) -> anyhow::Result<()> {
+    // From here on it does not end the process, also while the store is waited for.
+    let hangups = signal(SignalKind::hangup()).context("signals cannot be received")?;
     let clock = Arc::new(StoreClock::start());
     let opened = store::open(&settings).await?;
     let store = opened.store.clone();
-    let result = serve(settings, clock, opened).await;
+    let result = serve(settings, sources, clock, opened, hangups).await;
     store.close().await;
     result
 }
 
-async fn serve(settings: Settings, clock: Arc<StoreClock>, opened: store::Opened) -> anyhow::Result<()> {
+async fn serve(settings: Settings, sources: Sources, clock: Arc<StoreClock>, opened: store::Opened, hangups: Signal) -> anyhow::Result<()> {
     let store::Opened { store, signals } = opened;
     store::ready(store.as_ref(), &settings, STORE_PATIENCE).await?;
     if let Some(database) = store.time().await.context("the store's clock could not be read")? {
@@ -59,21 +65,22 @@ async fn serve(settings: Settings, clock: Arc<StoreClock>, opened: store::Opened
 
     let rules = Arc::new(settings.rules());
     let wake = Arc::new(Wake::new(signals.clone()));
-    let metrics = Arc::new(Metrics::new(&hex::encode(settings.digest())));
-    let writer = Writer::start(store.clone(), clock.clone(), rules.clone(), wake.clone(), metrics.clone());
-    let routing = Arc::new(accounts::configure(&settings, store.as_ref(), clock.clone(), writer.clone(), keyring.clone()).await?);
+    let metrics = Arc::new(Metrics::new());
+    let writer = Writer::start(store.clone(), clock.clone(), rules, wake.clone(), metrics.clone());
+    let workshop = Workshop { clock: clock.clone(), writer: writer.clone(), keyring: keyring.clone() };
+    let adapters = accounts::build(&settings, &workshop, None)?;
+    let routing = accounts::register(adapters, &settings, store.as_ref()).await.context("accounts and lanes could not be registered")?;
     let key = keys::bootstrap(&settings, store.as_ref(), clock.now()).await?;
     let pauses = Pauses::default();
     pauses.refresh(store.as_ref()).await.context("the switches could not be read")?;
     let slots = Arc::new(Slots::new(&routing.accounts));
     let app = Arc::new(App {
-        settings,
-        rules,
+        in_force: ArcSwap::from_pointee(Setup::new(settings, routing)),
+        reloads: Reloads::new(sources),
         store: store.clone(),
         clock: clock.clone(),
         keyring,
         writer: writer.clone(),
-        routing,
         wake,
         readiness: Readiness::default(),
         slots,
@@ -88,6 +95,7 @@ async fn serve(settings: Settings, clock: Arc<StoreClock>, opened: store::Opened
     if let Some(signals) = signals {
         tokio::spawn(hear(app.clone(), signals, stop_keeper.clone()));
     }
+    tokio::spawn(reload::at_signals(app.clone(), hangups, stop_keeper.clone()));
     let server = api::listen(app.clone()).await?;
     let pump = tokio::spawn(Pump::new(app.clone(), dispatch.clone(), instance, pump_paused).run());
     announce(&app, &server, &key);
@@ -99,13 +107,13 @@ async fn serve(settings: Settings, clock: Arc<StoreClock>, opened: store::Opened
     notify::tell(notify::State::Stopping);
     tracing::info!("stopping: no new calls, running ones get their time");
     // No load balancer watches a loopback address.
-    let linger = if server.address.ip().is_loopback() { Duration::ZERO } else { app.settings.server.linger };
+    let linger = if server.address.ip().is_loopback() { Duration::ZERO } else { app.setup().settings.server.linger };
     let intake = async {
         tokio::time::sleep(linger).await;
         server.stop().await;
     };
     tokio::select! {
-        (ambiguous, ()) = async { tokio::join!(dispatch.stop(app.settings.server.grace), intake) } => {
+        (ambiguous, ()) = async { tokio::join!(dispatch.stop(app.setup().settings.server.grace), intake) } => {
             let _ = pump.await;
             stop_keeper.cancel();
             writer.close();
@@ -150,7 +158,7 @@ async fn hear(app: Arc<App>, signals: Arc<PostgresStore>, stop: CancellationToke
         let now = app.clock.now();
         match woken {
             Woken::Lanes(lanes) => lanes.into_iter().for_each(|lane| app.wake.lane(lane, now)),
-            Woken::Everything => app.routing.routes.iter().for_each(|route| app.wake.lane(route.lane, now)),
+            Woken::Everything => app.setup().routing.routes.iter().for_each(|route| app.wake.lane(route.lane, now)),
         }
     }
 }
@@ -160,10 +168,11 @@ fn announce(app: &App, server: &api::Server, key: &keys::Bootstrap) {
     let url = format!("http://{}", server.address);
     let admin_url = server.admin.map_or_else(|| url.clone(), |admin| format!("http://{admin}"));
     tracing::info!(url, admin_url, store = app.store.describe(), "ready");
-    if !app.settings.log.is_text(std::io::stdout().is_terminal()) {
+    let setup = app.setup();
+    if !setup.settings.log.is_text(std::io::stdout().is_terminal()) {
         return;
     }
-    let only = if app.routing.sandbox_only { ", sandbox only: nothing leaves this machine" } else { "" };
+    let only = if setup.routing.sandbox_only { ", sandbox only: nothing leaves this machine" } else { "" };
     println!("tidings {} is ready at {url}        {}{only}", env!("CARGO_PKG_VERSION"), app.store.describe());
     println!("  see mail, texts and pushes   {admin_url}/sandbox");
     println!("  read the API                 {admin_url}/docs");
@@ -193,16 +202,13 @@ fn first_curl(url: &str, key: &Path) -> String {
     )
 }
 
-/// Returns at SIGTERM or SIGINT. SIGHUP does not end the process.
+/// Returns at SIGTERM or SIGINT.
 async fn stop_signal() -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate()).context("signals cannot be received")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("signals cannot be received")?;
-    let mut hangup = signal(SignalKind::hangup()).context("signals cannot be received")?;
-    loop {
-        tokio::select! {
-            _ = terminate.recv() => return Ok(()),
-            _ = interrupt.recv() => return Ok(()),
-            _ = hangup.recv() => tracing::warn!("configuration is read at start only: restart to apply changes"),
-        }
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
     }
+    Ok(())
 }

@@ -60,6 +60,18 @@ impl Slots {
         Self { accounts: Mutex::new(slots.collect()) }
     }
 
+    /// Goes by these accounts from now on. What runs keeps its slot, also by accounts that are gone: they may come back. An
+    /// account whose rate is the same keeps its tokens; with another rate it begins without any, so that no reload adds some.
+    pub fn adopt(&self, accounts: &[Arc<Account>], now: Timestamp) {
+        let mut slots = self.lock();
+        for account in accounts {
+            match slots.get_mut(&account.id) {
+                Some(known) => known.adopt(account.clone(), now),
+                None => drop(slots.insert(account.id, AccountSlots::new(account.clone()))),
+            }
+        }
+    }
+
     /// What the accounts in `wanted` can take now. Tokens are drawn for at most `rows` calls, and kept when not used.
     pub fn capacity(&self, wanted: &[AccountId], rows: u16, now: Timestamp) -> Vec<AccountCapacity> {
         let mut accounts = self.lock();
@@ -126,6 +138,20 @@ impl AccountSlots {
     fn new(account: Arc<Account>) -> Self {
         let limiter = account.rate.map(|rate| RateLimiter::direct(Quota::per_second(rate)));
         Self { account, used: HashMap::new(), limiter, wallet: 0, paused_until: None, parked: None }
+    }
+
+    fn adopt(&mut self, account: Arc<Account>, now: Timestamp) {
+        if account.rate != self.account.rate {
+            self.limiter = account.rate.map(drained);
+            self.wallet = 0;
+        }
+        if !Arc::ptr_eq(&account.adapter, &self.account.adapter)
+            && let Some(parked) = &mut self.parked
+        {
+            // Perhaps with another credential: one message may try at once.
+            parked.next_try = now;
+        }
+        self.account = account;
     }
 
     fn capacity(&mut self, rows: u16, now: Timestamp) -> AccountCapacity {
@@ -208,6 +234,14 @@ fn draw(limiter: &DefaultDirectRateLimiter, wallet: &mut u32, wanted: u32) {
     }
 }
 
+/// A limiter that has given away what it begins with.
+fn drained(rate: NonZeroU32) -> DefaultDirectRateLimiter {
+    let limiter = RateLimiter::direct(Quota::per_second(rate));
+    // As many as fit in: the answer says only that there were more than that.
+    let _ = limiter.check_n(rate);
+    limiter
+}
+
 /// The shortest wait after which a drained wallet may hold a token again.
 pub fn token_interval(rate: NonZeroU32) -> Duration {
     Duration::from_secs(1) / rate.get()
@@ -216,6 +250,86 @@ pub fn token_interval(rate: NonZeroU32) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn account(rate: Option<u32>, adapter: &Arc<dyn tidings_core::adapter::Adapter>) -> Arc<Account> {
+        Arc::new(Account {
+            id: AccountId(1),
+            name: "relay".to_owned(),
+            kind: "smtp".to_owned(),
+            adapter: adapter.clone(),
+            built_from: [0; 32],
+            from: None,
+            sends_as: Vec::new(),
+            is_on: true,
+            concurrency: 10,
+            rate: rate.and_then(NonZeroU32::new),
+        })
+    }
+
+    /// Not of size zero: two of them have two addresses.
+    #[derive(Default)]
+    #[allow(dead_code, reason = "it takes room")]
+    struct Silent(u8);
+
+    #[async_trait::async_trait]
+    impl tidings_core::adapter::Adapter for Silent {
+        fn abilities(&self) -> tidings_core::adapter::Abilities {
+            unreachable!("nobody asks")
+        }
+        fn check(&self, _: &tidings_core::content::Content) -> Result<(), Vec<tidings_core::adapter::ContentFault>> {
+            Ok(())
+        }
+        async fn send(&self, _: &tidings_core::adapter::Outgoing) -> tidings_core::outcome::Report {
+            tidings_core::outcome::Report::new(Outcome::NotStarted)
+        }
+    }
+
+    const NOW: Timestamp = Timestamp::from_millis(1_800_000_000_000);
+
+    fn free(slots: &Slots) -> u16 {
+        slots.capacity(&[AccountId(1)], 50, NOW).first().map_or(0, |capacity| capacity.free)
+    }
+
+    #[test]
+    fn a_reload_doubles_neither_slots_nor_tokens() {
+        let adapter: Arc<dyn tidings_core::adapter::Adapter> = Arc::new(Silent::default());
+        let (unlimited, limited) = (account(None, &adapter), account(Some(3), &adapter));
+        let slots = Slots::new(&[unlimited.clone()]);
+        for _ in 0..4 {
+            slots.begin(AccountId(1), Class::Critical);
+        }
+        slots.adopt(&[unlimited.clone()], NOW);
+        assert_eq!(free(&slots), 6);
+        // Gone and back again: what runs still has its slots.
+        slots.adopt(&[], NOW);
+        slots.adopt(&[unlimited], NOW);
+        assert_eq!(free(&slots), 6);
+        // A new rate begins with nothing, and the same rate goes on with what it has.
+        slots.adopt(&[limited.clone()], NOW);
+        assert_eq!(free(&slots), 0);
+        let fresh = Slots::new(&[limited.clone()]);
+        assert_eq!(free(&fresh), 3);
+        for _ in 0..3 {
+            fresh.begin(AccountId(1), Class::Critical);
+        }
+        fresh.adopt(&[limited], NOW);
+        assert_eq!(free(&fresh), 0);
+    }
+
+    #[test]
+    fn an_account_that_is_unchanged_stays_parked_and_one_with_other_settings_tries_at_once() {
+        let adapter: Arc<dyn tidings_core::adapter::Adapter> = Arc::new(Silent::default());
+        let other: Arc<dyn tidings_core::adapter::Adapter> = Arc::new(Silent::default());
+        let slots = Slots::new(&[account(None, &adapter)]);
+        slots.learn(AccountId(1), &Outcome::Credential, NOW);
+        slots.adopt(&[account(None, &adapter)], NOW);
+        assert_eq!((slots.hindrance(AccountId(1), NOW), free(&slots)), (Some(Hindrance::Parked(NOW.plus(PARKED[0]))), 0));
+        slots.adopt(&[account(None, &other)], NOW);
+        assert_eq!(free(&slots), 1);
+        slots.learn(AccountId(1), &Outcome::Throttled { retry_after: Some(Duration::from_secs(60)) }, NOW);
+        slots.adopt(&[account(None, &other)], NOW);
+        assert_eq!(free(&slots), 0);
+    }
 
     #[test]
     fn a_fifth_is_kept_for_critical_and_bulk_gets_seven_tenths() {

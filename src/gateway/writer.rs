@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
+use arc_swap::ArcSwap;
 use tidings_core::ids::LaneId;
 use tidings_core::judge::ClaimPlan;
 use tidings_core::policy::Rules;
@@ -53,10 +54,16 @@ struct Accepting {
     reply: Reply<Accepted>,
 }
 
+/// A claim, and the rules that it was planned with.
+struct Claiming {
+    plan: ClaimPlan,
+    rules: Arc<Rules>,
+}
+
 enum Command {
     Accept(Accepting),
     Finish(Box<Finish>, Reply<Landed>),
-    Claim(Box<ClaimPlan>, Reply<Claimed>),
+    Claim(Box<Claiming>, Reply<Claimed>),
     Sandbox(Box<SandboxMessage>, Reply<()>),
 }
 
@@ -66,7 +73,7 @@ impl Command {
             Self::Accept(accepting) => 1 + accepting.notification.deliveries.len(),
             Self::Finish(..) | Self::Sandbox(..) => 1,
             // The claim itself is short; its limit says how many rows it may write.
-            Self::Claim(plan, _) => plan.lanes.iter().map(|lane| usize::from(lane.limit)).sum::<usize>() / 2,
+            Self::Claim(claiming, _) => claiming.plan.lanes.iter().map(|lane| usize::from(lane.limit)).sum::<usize>() / 2,
         }
     }
 }
@@ -87,16 +94,18 @@ pub struct Writer {
     queue: Arc<(Mutex<Queue>, Notify)>,
     /// About how many rows are open: what was counted last, and what was accepted since.
     open_rows: Arc<AtomicI64>,
+    /// By which outcomes are judged.
+    rules: Arc<ArcSwap<Rules>>,
     metrics: Arc<Metrics>,
 }
 
 impl Writer {
     /// Starts the writer tasks, as many as the store can use.
     pub fn start(store: Arc<dyn Store>, clock: Arc<dyn Clock>, rules: Arc<Rules>, wake: Arc<Wake>, metrics: Arc<Metrics>) -> Self {
-        let writer = Self { queue: Arc::default(), open_rows: Arc::default(), metrics };
+        let writer = Self { queue: Arc::default(), open_rows: Arc::default(), rules: Arc::new(ArcSwap::new(rules)), metrics };
         for _ in 0..store.committers().max(1) {
             writer.lock().running += 1;
-            tokio::spawn(run(writer.clone(), store.clone(), clock.clone(), rules.clone(), wake.clone()));
+            tokio::spawn(run(writer.clone(), store.clone(), clock.clone(), wake.clone()));
         }
         writer
     }
@@ -164,6 +173,11 @@ impl Writer {
         self.open_rows.store(rows, Ordering::Relaxed);
     }
 
+    /// Judges by these rules from now on.
+    pub fn go_by(&self, rules: Arc<Rules>) {
+        self.rules.store(rules);
+    }
+
     /// Writes an outcome.
     ///
     /// # Errors
@@ -172,12 +186,12 @@ impl Writer {
         self.give(true, |reply| Command::Finish(Box::new(finish), reply)).await
     }
 
-    /// Claims what is due.
+    /// Claims what is due, by the rules that the plan was made with.
     ///
     /// # Errors
     /// When it failed; a claim whose commit is unknown is found by the reaper.
-    pub async fn claim(&self, plan: ClaimPlan) -> Result<Claimed, WriteError> {
-        self.give(true, |reply| Command::Claim(Box::new(plan), reply)).await
+    pub async fn claim(&self, plan: ClaimPlan, rules: Arc<Rules>) -> Result<Claimed, WriteError> {
+        self.give(true, |reply| Command::Claim(Box::new(Claiming { plan, rules }), reply)).await
     }
 
     /// Keeps a message of the sandbox.
@@ -269,9 +283,9 @@ fn take(queue: &mut Queue) -> Vec<Command> {
     taken
 }
 
-async fn run(writer: Writer, store: Arc<dyn Store>, clock: Arc<dyn Clock>, rules: Arc<Rules>, wake: Arc<Wake>) {
+async fn run(writer: Writer, store: Arc<dyn Store>, clock: Arc<dyn Clock>, wake: Arc<Wake>) {
     while let Some(commands) = writer.next().await {
-        let mut batch = WriteBatch::default();
+        let (mut batch, mut rules) = (WriteBatch::default(), writer.rules.load_full());
         let (mut accepts, mut finishes, mut claim, mut messages) = (Vec::new(), Vec::new(), None, Vec::new());
         for command in commands {
             match command {
@@ -283,8 +297,10 @@ async fn run(writer: Writer, store: Arc<dyn Store>, clock: Arc<dyn Clock>, rules
                     batch.finish.push(*item);
                     finishes.push(reply);
                 }
-                Command::Claim(plan, reply) => {
-                    batch.claim = Some(*plan);
+                Command::Claim(claiming, reply) => {
+                    // One commit goes by one set of rules: a claim must not be judged by others than its accounts belong to.
+                    rules = claiming.rules;
+                    batch.claim = Some(claiming.plan);
                     claim = Some(reply);
                 }
                 Command::Sandbox(message, reply) => {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use arc_swap::ArcSwap;
 use async_trait::async_trait;
 use serde_json::{Value, json};
 use tidings_core::adapter::{Abilities, Adapter, ContentFault, Idempotency, Lookup, Outgoing};
@@ -22,7 +23,9 @@ use tidings_gateway::keeper::Keeper;
 use tidings_gateway::metrics::Metrics;
 use tidings_gateway::pauses::Pauses;
 use tidings_gateway::pump::Pump;
+use tidings_gateway::reload::Reloads;
 use tidings_gateway::routing::{Account, Route, Routing};
+use tidings_gateway::setup::Setup;
 use tidings_gateway::slots::Slots;
 use tidings_gateway::wake::Wake;
 use tidings_gateway::writer::{WriteError, Writer};
@@ -103,15 +106,18 @@ impl Inside {
         let (clock, rules, keyring) = (Arc::new(StoreClock::start()), Arc::new(settings.rules()), Arc::new(Keyring::derive(&[7; 32])));
         let instance = store.register_instance(clock_now(&clock), b"inside").await.expect("an instance");
         let (wake, readiness) = (Arc::new(Wake::new(None)), Readiness::default());
-        let metrics = Arc::new(Metrics::new("inside"));
-        let writer = Writer::start(store.clone(), clock.clone(), rules.clone(), wake.clone(), metrics.clone());
-        let configured = accounts::configure(&settings, store.as_ref(), clock.clone(), writer.clone(), keyring.clone());
+        let metrics = Arc::new(Metrics::new());
+        let writer = Writer::start(store.clone(), clock.clone(), rules, wake.clone(), metrics.clone());
+        let workshop = accounts::Workshop { clock: clock.clone(), writer: writer.clone(), keyring: keyring.clone() };
+        let adapters = accounts::build(&settings, &workshop, None).expect("adapters");
+        let configured = accounts::register(adapters, &settings, store.as_ref());
         let adapter = Arc::new(Obedient::default());
-        let routing = Arc::new(with_adapter(configured.await.expect("accounts and routes"), &adapter));
+        let routing = with_adapter(configured.await.expect("accounts and routes"), &adapter);
         keys::bootstrap(&settings, store.as_ref(), clock_now(&clock)).await.expect("a first key");
         let key = std::fs::read_to_string(data.join("api-key")).expect("the key's file");
         let (slots, pauses, started) = (Arc::new(Slots::new(&routing.accounts)), Pauses::default(), std::time::Instant::now());
-        let app = App { settings, rules, store, clock, keyring, writer, routing, wake, readiness, slots, pauses, metrics, started };
+        let (in_force, reloads) = (ArcSwap::from_pointee(Setup::new(settings, routing)), Reloads::new(sources));
+        let app = App { in_force, reloads, store, clock, keyring, writer, wake, readiness, slots, pauses, metrics, started };
         let app = Arc::new(app);
         let server = api::listen(app.clone()).await.expect("loopback has free ports");
         let client = Client::new(&format!("http://{}", server.address), key.trim());
@@ -147,6 +153,7 @@ fn with_adapter(routing: Routing, adapter: &Arc<Obedient>) -> Routing {
             name: account.name.clone(),
             kind: account.kind.clone(),
             adapter: adapter.clone(),
+            built_from: account.built_from,
             from: account.from.clone(),
             sends_as: account.sends_as.clone(),
             is_on: account.is_on,
@@ -235,7 +242,7 @@ async fn more_requests_than_may_wait_are_told_to_come_back_and_nothing_is_taken_
     const IN_HAND: usize = 128;
     let inside = Inside::start(&stage).await;
     let tenant = inside.app.store.ensure_tenant("default").await.expect("a tenant").id;
-    let lane = inside.app.routing.routes.iter().find(|route| route.class == Class::Transactional).expect("a route").lane;
+    let lane = inside.app.setup().routing.routes.iter().find(|route| route.class == Class::Transactional).expect("a route").lane;
     let items: Vec<_> =
         (0..REQUESTS).map(|n| Arc::new(store_suite::email(tenant, lane, Class::Transactional, &format!("crowd-{n}")))).collect();
 

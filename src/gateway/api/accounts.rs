@@ -37,7 +37,7 @@ pub(super) async fn list(http: HttpRequest, api: web::Data<Api>) -> Result<HttpR
     caller.require(auth::Scope::Ops)?;
     Query::read(&http, &[])?;
     let open = api.read(|store| async move { store.pauses().open_calls().await }).await?;
-    let items: Vec<Value> = api.app.routing.accounts.iter().map(|account| shown(&api.app, account, &open)).collect();
+    let items: Vec<Value> = caller.setup.routing.accounts.iter().map(|account| shown(&api.app, &caller, account, &open)).collect();
     Ok(HttpResponse::Ok().json(json!({ "items": items, "next": null })))
 }
 
@@ -55,14 +55,14 @@ pub(super) async fn pause(
     }
     let asked = operating::parse_pause(&body, api.app.now())?;
     switches::set(&api, &caller, Scope::Account(account.name.clone()), asked).await?;
-    one(&api, &account).await
+    one(&api, &caller, &account).await
 }
 
 /// `POST /v1/accounts/{name}/resume`
 pub(super) async fn resume(http: HttpRequest, name: web::Path<String>, api: web::Data<Api>) -> Result<HttpResponse, Problem> {
     let (caller, account) = operator(&api, &http, &name).await?;
     switches::clear(&api, &caller, Scope::Account(account.name.clone())).await?;
-    one(&api, &account).await
+    one(&api, &caller, &account).await
 }
 
 /// `POST /v1/accounts/{name}/test`: one message by this account alone, past queue and routes. It tells what the provider says.
@@ -116,7 +116,7 @@ async fn may_be_tested_on(api: &Api, caller: &Caller, account: &Account, from: &
     if caller.mode == Mode::Test && account.kind != SANDBOX {
         return refused("a test key reaches the sandbox alone");
     }
-    let tenant = api.app.settings.tenants.get(caller.tenant_name());
+    let tenant = caller.setup.settings.tenants.get(caller.tenant_name());
     if caller.is_for_guests() && !tenant.is_some_and(|tenant| tenant.is_guest(&to.email)) {
         return refused("a team key reaches its tenant's guest list alone");
     }
@@ -136,18 +136,18 @@ async fn operator(api: &Api, http: &HttpRequest, name: &str) -> Result<(Caller, 
     let caller = auth::caller(api, http).await?;
     caller.require(auth::Scope::Ops)?;
     Query::read(http, &[])?;
-    let account = api.app.routing.accounts.iter().find(|account| account.name == name);
+    let account = caller.setup.routing.accounts.iter().find(|account| account.name == name).cloned();
     let unknown = || Problem::new(Code::NotFound, "no account of this name is configured");
-    Ok((caller, account.cloned().ok_or_else(unknown)?))
+    Ok((caller, account.ok_or_else(unknown)?))
 }
 
-async fn one(api: &Api, account: &Account) -> Result<HttpResponse, Problem> {
+async fn one(api: &Api, caller: &Caller, account: &Account) -> Result<HttpResponse, Problem> {
     let open = api.read(|store| async move { store.pauses().open_calls().await }).await?;
-    Ok(HttpResponse::Ok().json(shown(&api.app, account, &open)))
+    Ok(HttpResponse::Ok().json(shown(&api.app, caller, account, &open)))
 }
 
 /// An account as answers show it: whether it takes messages, and what keeps it from that in this process.
-fn shown(app: &App, account: &Account, open: &[OpenCalls]) -> Value {
+fn shown(app: &App, caller: &Caller, account: &Account, open: &[OpenCalls]) -> Value {
     let now = app.now();
     let switch = app.pauses.of_account(&account.name, now);
     let (why, until) = match (&switch, app.slots.hindrance(account.id, now)) {
@@ -159,7 +159,7 @@ fn shown(app: &App, account: &Account, open: &[OpenCalls]) -> Value {
     };
     let calls = open.iter().find(|calls| calls.account == account.id);
     let (in_flight, ambiguous) = calls.map_or((0, 0), |calls| (calls.in_flight, calls.ambiguous));
-    let configured = app.settings.accounts.iter().find(|own| own.name == account.name);
+    let configured = caller.setup.settings.accounts.iter().find(|own| own.name == account.name);
     json!({
         "name": account.name,
         "kind": account.kind,

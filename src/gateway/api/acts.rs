@@ -244,7 +244,7 @@ struct DeliveryAnswer<'a> {
 async fn delivery_shown(api: &Api, caller: &Caller, id: DeliveryId) -> Result<HttpResponse, Problem> {
     let notification = stored(api, caller, id.notification()).await?.ok_or_else(Problem::not_found)?;
     let found = notification.deliveries.iter().find(|stored| stored.delivery.id == id).ok_or_else(Problem::not_found)?;
-    let former_accounts = former_accounts(api, [found]).await?;
+    let former_accounts = former_accounts(api, caller, [found]).await?;
     let reader = reader(api, caller, &former_accounts);
     let opened = reader.open(found).map_err(|err| Problem::internal(&err))?;
     let answer = DeliveryAnswer {

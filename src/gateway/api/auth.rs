@@ -22,6 +22,7 @@ use super::keys::KeyId;
 use super::limits;
 use super::ports::Port;
 use super::problem::{Code, Problem};
+use crate::setup::Setup;
 
 const DIGITS: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
 const BODY: usize = 32;
@@ -106,6 +107,8 @@ pub struct Caller {
     /// The only mode that exists for this key.
     pub mode: Mode,
     principal: Arc<Principal>,
+    /// The configuration that the request goes by, from first to last.
+    pub setup: Arc<Setup>,
     /// Whether the request came in where operators do.
     is_at_operators_port: bool,
 }
@@ -174,7 +177,13 @@ impl Caller {
             revoked_at: None,
         };
         let tenant = Tenant { id: key.tenant, name: "default".to_owned(), active: true };
-        Self { tenant: key.tenant, mode, principal: Arc::new(Principal { key, tenant }), is_at_operators_port: true }
+        Self {
+            tenant: key.tenant,
+            mode,
+            principal: Arc::new(Principal { key, tenant }),
+            setup: Arc::new(Setup::for_tests()),
+            is_at_operators_port: true,
+        }
     }
 }
 
@@ -231,7 +240,7 @@ pub(super) async fn caller(api: &Api, request: &HttpRequest) -> Result<Caller, P
         Some((scheme, key)) if scheme.eq_ignore_ascii_case("bearer") => {
             let caller = by_key(api, limits::peer(request), key.trim()).await?;
             let caller = Caller { is_at_operators_port: Port::of(request).serves_operators(), ..caller };
-            limits::note(api, request, &caller);
+            limits::note(request, &caller);
             Ok(caller)
         }
         _ => Err(Problem::unauthorized("the Authorization header is malformed: send Authorization: Bearer and a key")),
@@ -266,7 +275,7 @@ async fn opened(api: &Api, from: Option<IpAddr>, presented: &str) -> Result<Call
     let Some(principal) = key else {
         return Err(Problem::unauthorized("the API key is unknown"));
     };
-    judge(principal, api.app.routing.sandbox_only, api.app.now())
+    judge(principal, api.app.setup(), api.app.now())
 }
 
 /// Whether a key opens anything at this instant.
@@ -274,7 +283,7 @@ pub(super) fn is_in_force(key: &ApiKey, now: Timestamp) -> bool {
     key.revoked_at.is_none_or(|at| at > now) && key.expires_at.is_none_or(|at| at > now)
 }
 
-fn judge(principal: Arc<Principal>, sandbox_only: bool, now: Timestamp) -> Result<Caller, Problem> {
+fn judge(principal: Arc<Principal>, setup: Arc<Setup>, now: Timestamp) -> Result<Caller, Problem> {
     let key = &principal.key;
     if key.revoked_at.is_some_and(|at| at <= now) {
         return Err(Problem::unauthorized("the API key is revoked"));
@@ -286,12 +295,12 @@ fn judge(principal: Arc<Principal>, sandbox_only: bool, now: Timestamp) -> Resul
         return Err(Problem::unauthorized("the tenant of this API key is disabled"));
     }
     let mode = match key.kind.as_str() {
-        "live" | "team" if sandbox_only => Mode::Test,
+        "live" | "team" if setup.routing.sandbox_only => Mode::Test,
         "live" | "team" => Mode::Live,
         "test" => Mode::Test,
         _ => return Err(Problem::internal(&StoreError::Unreadable("an API key of an unknown kind".to_owned()))),
     };
-    Ok(Caller { tenant: key.tenant, mode, principal, is_at_operators_port: true })
+    Ok(Caller { tenant: key.tenant, mode, principal, setup, is_at_operators_port: true })
 }
 
 #[cfg(test)]
@@ -332,9 +341,15 @@ mod tests {
         Arc::new(Principal { tenant: Tenant { id: key.tenant, name: "default".to_owned(), active }, key })
     }
 
+    fn setup(sandbox_only: bool) -> Arc<Setup> {
+        let mut setup = Setup::for_tests();
+        setup.routing.sandbox_only = sandbox_only;
+        Arc::new(setup)
+    }
+
     #[test]
     fn the_mode_follows_the_key_unless_everything_is_sandbox() {
-        let mode = |kind, sandbox_only| judge(of(key(kind), true), sandbox_only, Timestamp::from_millis(10)).unwrap().mode;
+        let mode = |kind, sandbox_only| judge(of(key(kind), true), setup(sandbox_only), Timestamp::from_millis(10)).unwrap().mode;
         assert_eq!(mode("live", false), Mode::Live);
         assert_eq!(mode("live", true), Mode::Test);
         assert_eq!(mode("test", false), Mode::Test);
@@ -343,7 +358,7 @@ mod tests {
 
     #[test]
     fn keys_of_a_disabled_tenant_open_nothing() {
-        let judged = |active| judge(of(key("live"), active), false, Timestamp::from_millis(10));
+        let judged = |active| judge(of(key("live"), active), setup(false), Timestamp::from_millis(10));
         assert!(judged(true).is_ok() && judged(false).is_err());
     }
 
@@ -354,7 +369,7 @@ mod tests {
         {
             let key = ApiKey { expires_at, revoked_at, ..key("live") };
             assert_eq!(is_in_force(&key, Timestamp::from_millis(10)), is_valid);
-            assert_eq!(judge(of(key, true), false, Timestamp::from_millis(10)).is_ok(), is_valid);
+            assert_eq!(judge(of(key, true), setup(false), Timestamp::from_millis(10)).is_ok(), is_valid);
         }
     }
 }

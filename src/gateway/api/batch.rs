@@ -33,8 +33,8 @@ pub(super) async fn accept(http: HttpRequest, payload: web::Payload, api: web::D
     let caller = auth::caller(&api, &http).await?;
     caller.require(Scope::Send)?;
     body::require_json(&http)?;
-    api.limits.admit(caller.tenant, api.app.now())?;
-    let limit = usize::try_from(api.app.settings.limits.batch_body).unwrap_or(usize::MAX);
+    api.limits.admit(&caller, api.app.now())?;
+    let limit = usize::try_from(caller.setup.settings.limits.batch_body).unwrap_or(usize::MAX);
     let (body, room) = body::read(&api.room, &http, payload, limit).await.map_err(|problem| named(problem, limit))?;
     let mut items = judged(&api, &http, &caller, &body).await?;
     drop(body);
@@ -140,11 +140,11 @@ fn item(api: &Api, caller: &Caller, index: usize, notification: Json<'_>, trace:
     let (list, now) = (Pointer::ROOT.name(LIST), api.app.now());
     let at = list.index(index);
     let (given, document) = without_key(notification);
-    let key = match key(given, api.app.settings.limits.requires_keys) {
+    let key = match key(given, caller.setup.settings.limits.requires_keys) {
         Ok(key) => key,
         Err(problem) => return Item { key: None, stage: Stage::Done(Err(problem)) },
     };
-    let parsed = request::parse_document(&document, &at, &api.app.settings.limits.of_requests(), now);
+    let parsed = request::parse_document(&document, &at, &caller.setup.settings.limits.of_requests(), now);
     let stage = match judge(api, caller, key.as_deref(), &at, trace, parsed, now) {
         Ok(Judged::Fit(intake)) => Stage::Fit(Box::new(intake)),
         Ok(Judged::Unfit(faults, fingerprint)) => Stage::Unfit(faults, fingerprint),
@@ -186,10 +186,10 @@ fn charge(api: &Api, caller: &Caller, items: &[Item]) -> Result<(), Problem> {
         });
     }
     if !classes.is_empty() {
-        let taken = classes.iter().find_map(|class| limits::refuse_full_queue(api, *class).err());
+        let taken = classes.iter().find_map(|class| limits::refuse_full_queue(api, caller, *class).err());
         taken.map_or(Ok(()), Err)?;
     }
-    api.limits.charge(caller.tenant, cost, api.app.now())
+    api.limits.charge(caller, cost, api.app.now())
 }
 
 /// Commits what is fit, the first of each key at once and those that repeat a key of the batch after it, in their order.

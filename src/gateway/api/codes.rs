@@ -107,6 +107,8 @@ codes! {
         "At most 90 days after the message is due to be sent.";
     IdempotencyKeyReused = "idempotency_key_reused", UNPROCESSABLE_ENTITY, false, "The key belongs to another request",
         "A key names one request until 30 days after its notification has ended. `existing` is the notification that has it, `differs` where the two requests differ; use another key for another request.";
+    InvalidConfiguration = "invalid_configuration", UNPROCESSABLE_ENTITY, false, "The configuration cannot be used",
+        "Mend what each entry of errors names and reload again; `tidings check` says the same. The configuration in force stays as it is.";
     RateLimited = "rate_limited", TOO_MANY_REQUESTS, true, "Too many requests",
         "Repeat the same request under the same key after the time in Retry-After. RateLimit says what is left; a batch is charged as a whole, for each recipient of each of its notifications.";
     QueueFull = "queue_full", TOO_MANY_REQUESTS, true, "Too many messages wait already",
@@ -135,6 +137,7 @@ impl From<FaultCode> for Code {
             FaultCode::SendAtTooFar => Self::SendAtTooFar,
             FaultCode::ExpiresAtTooFar => Self::ExpiresAtTooFar,
             FaultCode::PayloadTooLarge => Self::PayloadTooLarge,
+            FaultCode::InvalidConfiguration => Self::InvalidConfiguration,
         }
     }
 }

@@ -56,7 +56,7 @@ pub(super) async fn list(http: HttpRequest, api: web::Data<Api>) -> Result<HttpR
     let mut letters = read(&api, &caller, filter).await?;
     let has_more = letters.len() > part.limit;
     letters.truncate(part.limit);
-    let former_accounts = former_accounts(&api, letters.iter().map(|letter| &letter.stored)).await?;
+    let former_accounts = former_accounts(&api, &caller, letters.iter().map(|letter| &letter.stored)).await?;
     let reader = reader(&api, &caller, &former_accounts);
     let items = letters.iter().map(|letter| shown(&reader, caller.mode, letter)).collect::<Result<Vec<_>, _>>()?;
     let last = letters.last().filter(|_| has_more).map(|letter| letter.stored.delivery.id.as_uuid());
@@ -66,7 +66,7 @@ pub(super) async fn list(http: HttpRequest, api: web::Data<Api>) -> Result<HttpR
 /// `POST /v1/dead-letters/replay`
 pub(super) async fn replay(http: HttpRequest, payload: web::Payload, api: web::Data<Api>) -> Result<HttpResponse, Problem> {
     let (caller, wanted) = bulk(&api, &http, payload, true).await?;
-    let (spacing, expires_in) = (spacing(&api), wanted.expires_in);
+    let (spacing, expires_in) = (spacing(&caller), wanted.expires_in);
     let verb = |place: u32| Verb::Resend(Resend { generation: None, expires_in, replay: Some(spacing * place) });
     each(&api, &caller, wanted, verb).await
 }
@@ -111,8 +111,8 @@ async fn read(api: &Api, caller: &Caller, filter: DeadLetterFilter) -> Result<Ve
 }
 
 /// A tenth of the slowest account's rate, so that live traffic keeps the rest.
-fn spacing(api: &Api) -> Duration {
-    let rates = api.app.routing.accounts.iter().filter_map(|account| account.rate);
+fn spacing(caller: &Caller) -> Duration {
+    let rates = caller.setup.routing.accounts.iter().filter_map(|account| account.rate);
     let slowest = rates.min().map(|rate| Duration::from_secs(1) * SHARE_OF_RATE / rate.get());
     slowest.map_or(USUAL_SPACING, |slowest| slowest.max(USUAL_SPACING))
 }

@@ -25,7 +25,7 @@ pub(super) async fn by_id(http: HttpRequest, id: web::Path<String>, api: web::Da
     caller.require(Scope::Read)?;
     Query::read(&http, &[])?;
     let stored = find(&api, &caller, &id).await?;
-    let former_accounts = notifications::former_accounts(&api, &stored.deliveries).await?;
+    let former_accounts = notifications::former_accounts(&api, &caller, &stored.deliveries).await?;
     let body = notifications::reader(&api, &caller, &former_accounts).render_delivery(&stored).map_err(|err| Problem::internal(&err))?;
     let version = stored.deliveries.first().map_or(0, |stored| stored.delivery.version);
     let mut answer = HttpResponse::Ok();

@@ -65,7 +65,7 @@ async fn look(api: &Api, mut asked: FeedQuery) -> Result<FeedPage, Problem> {
 }
 
 async fn rendered(api: &Api, caller: &Caller, events: &[StoredEvent]) -> Result<Vec<Box<RawValue>>, Problem> {
-    let routing = &api.app.routing;
+    let routing = &caller.setup.routing;
     let mut accounts = events.iter().filter_map(|event| event.account);
     let former = if accounts.all(|id| routing.account(id).is_some()) {
         Vec::new()

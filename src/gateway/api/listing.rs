@@ -200,7 +200,7 @@ async fn read(api: &Api, caller: &Caller, ids: Vec<NotificationId>) -> Result<Ve
     }
     let (tenant, mode) = (caller.tenant, caller.mode);
     let stored = api.read(move |store| async move { store.listing().notifications(tenant, mode, &ids).await }).await?;
-    let former_accounts = notifications::former_accounts(api, stored.iter().flat_map(|stored| &stored.deliveries)).await?;
+    let former_accounts = notifications::former_accounts(api, caller, stored.iter().flat_map(|stored| &stored.deliveries)).await?;
     let reader = notifications::reader(api, caller, &former_accounts);
     let shown = stored.iter().filter_map(|stored| {
         let body = reader.render(stored).ok().and_then(|body| String::from_utf8(body).ok());

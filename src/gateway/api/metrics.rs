@@ -56,7 +56,9 @@ async fn stored(api: &Api) -> Stored {
 
 fn sample(app: &App, stored: Stored) -> Sample {
     let now = app.now();
+    let setup = app.setup();
     let mut sample = Sample {
+        config_digest: setup.digest.clone(),
         events_horizon: stored.horizon,
         is_measured: stored.is_measured,
         faults: app.readiness.faults(),
@@ -65,7 +67,7 @@ fn sample(app: &App, stored: Stored) -> Sample {
     };
     let of_lane = |lane| stored.depths.iter().filter(move |depth| depth.lane == lane);
     sample.ambiguous_open = stored.depths.iter().filter(|depth| depth.state == State::Ambiguous).map(|depth| depth.rows).sum();
-    for route in app.routing.routes.iter().filter(|_| stored.is_measured) {
+    for route in setup.routing.routes.iter().filter(|_| stored.is_measured) {
         let (channel, class) = (route.channel.as_str(), route.class.as_str());
         let since = of_lane(route.lane).filter_map(|depth| depth.ready_since).min();
         let age = since.map_or(Duration::ZERO, |since| now.since(since));

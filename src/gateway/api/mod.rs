@@ -46,6 +46,7 @@ pub mod problem;
 mod query;
 mod read;
 mod reference;
+mod reload;
 mod reuse;
 mod sandbox;
 mod suppressions;
@@ -81,7 +82,7 @@ impl Api {
             keys: auth::Keys::new(),
             room: body::Room::new(),
             places: hold::Places::new(),
-            limits: limits::Limits::new(&app.settings),
+            limits: limits::Limits::default(),
             runtime: Handle::current(),
             measurements: metrics::Measurements::default(),
             app,
@@ -141,8 +142,8 @@ pub enum ListenError {
 /// # Errors
 /// When the address cannot be used.
 pub async fn listen(app: Arc<App>) -> Result<Server, ListenError> {
-    let settings = &app.settings.server;
-    let (bind, admin_bind) = (settings.bind, settings.admin_bind);
+    let setup = app.setup();
+    let (bind, admin_bind) = (setup.settings.server.bind, setup.settings.server.admin_bind);
     let api = web::Data::new(Api::new(app));
     let port = if admin_bind.is_some() { Port::Applications } else { Port::Only };
     let (address, handle) = serve(api.clone(), bind, "server.bind", port)?;
@@ -233,6 +234,7 @@ pub fn routes(config: &mut web::ServiceConfig) {
                 .route(web::put().to(switches::put))
                 .route(web::delete().to(switches::delete)),
         )
+        .service(web::resource("/v1/config/reload").route(web::post().to(reload::reload)))
         .service(web::resource("/metrics").route(web::get().to(metrics::show)))
         .service(web::resource("/v1/events").route(web::get().to(events::list)))
         .service(web::resource("/v1/sandbox/messages").route(web::get().to(sandbox::list)).route(web::delete().to(sandbox::clear)))

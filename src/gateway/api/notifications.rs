@@ -38,15 +38,15 @@ pub(super) async fn accept(http: HttpRequest, payload: web::Payload, api: web::D
     let caller = auth::caller(&api, &http).await?;
     caller.require(Scope::Send)?;
     body::require_json(&http)?;
-    let idempotency_key = idempotency_key(&http, api.app.settings.limits.requires_keys)?;
-    api.limits.admit(caller.tenant, api.app.now())?;
-    let limit = usize::try_from(api.app.settings.limits.body).unwrap_or(usize::MAX);
+    let idempotency_key = idempotency_key(&http, caller.setup.settings.limits.requires_keys)?;
+    api.limits.admit(&caller, api.app.now())?;
+    let limit = usize::try_from(caller.setup.settings.limits.body).unwrap_or(usize::MAX);
     let (body, room) = body::read(&api.room, &http, payload, limit).await?;
     match judged(&api, &http, &caller, idempotency_key, &body)? {
         Judged::Fit(intake) => {
             drop(body);
-            limits::refuse_full_queue(&api, intake.notification.class)?;
-            api.limits.charge(caller.tenant, intake.cost(), api.app.now())?;
+            limits::refuse_full_queue(&api, &caller, intake.notification.class)?;
+            api.limits.charge(&caller, intake.cost(), api.app.now())?;
             let request_id = http.extensions().get::<RequestId>().copied();
             commit(&api, &caller, intake, request_id, room).await
         }
@@ -69,7 +69,7 @@ pub(super) enum Judged {
 /// Everything between body and commit, apart from the handler: what it needs on the way does not ride in the handler's future.
 fn judged(api: &Api, http: &HttpRequest, caller: &Caller, key: Option<&str>, body: &[u8]) -> Result<Judged, Problem> {
     let now = api.app.now();
-    let parsed = request::parse(body, &api.app.settings.limits.of_requests(), now);
+    let parsed = request::parse(body, &caller.setup.settings.limits.of_requests(), now);
     judge(api, caller, key, &Pointer::ROOT, trace_context(http), parsed, now)
 }
 
@@ -276,7 +276,7 @@ async fn held(api: &Api, caller: &Caller, intake: &Intake, holder: &KeyHolder) -
     if is_same(holder, &new.fingerprint) {
         return replay(api, &stored, Replay::Same);
     }
-    let rules = api.app.rules.categories.get(&new.category);
+    let rules = caller.setup.rules.categories.get(&new.category);
     match rules.map(|rules| rules.on_key_reuse).unwrap_or_default() {
         OnKeyReuse::FirstWins => replay(api, &stored, Replay::Mismatch),
         OnKeyReuse::Refuse => {
@@ -325,7 +325,7 @@ pub(super) async fn stored(api: &Api, caller: &Caller, id: NotificationId) -> Re
 /// How a notification stands now, with its version as `ETag`.
 pub(super) async fn shown(api: &Api, caller: &Caller, id: NotificationId) -> Result<HttpResponse, Problem> {
     let stored = stored(api, caller, id).await?.ok_or_else(Problem::not_found)?;
-    let former_accounts = former_accounts(api, &stored.deliveries).await?;
+    let former_accounts = former_accounts(api, caller, &stored.deliveries).await?;
     let body = reader(api, caller, &former_accounts).render(&stored).map_err(|err| Problem::internal(&err))?;
     let version: i64 = stored.deliveries.iter().map(|stored| i64::from(stored.delivery.version)).sum();
     let mut answer = HttpResponse::Ok();
@@ -334,15 +334,15 @@ pub(super) async fn shown(api: &Api, caller: &Caller, id: NotificationId) -> Res
 }
 
 /// What renders answers for this caller.
-pub(super) fn reader<'a>(api: &'a Api, caller: &Caller, former_accounts: &'a HashMap<AccountId, String>) -> Reader<'a> {
+pub(super) fn reader<'a>(api: &'a Api, caller: &'a Caller, former_accounts: &'a HashMap<AccountId, String>) -> Reader<'a> {
     let now = api.app.now();
     Reader {
-        paused: api.app.pauses.at(now, &api.app.routing),
+        paused: api.app.pauses.at(now, &caller.setup.routing),
         keyring: &api.app.keyring,
-        routing: &api.app.routing,
+        routing: &caller.setup.routing,
         slots: &api.app.slots,
         former_accounts,
-        senders: &api.app.settings.senders,
+        senders: &caller.setup.settings.senders,
         sees_addresses: caller.has(Scope::Pii),
         now,
     }
@@ -351,12 +351,13 @@ pub(super) fn reader<'a>(api: &'a Api, caller: &Caller, former_accounts: &'a Has
 /// The names of accounts, where one of these deliveries had one that is no longer configured.
 pub(super) async fn former_accounts(
     api: &Api,
+    caller: &Caller,
     deliveries: impl IntoIterator<Item = &StoredDelivery>,
 ) -> Result<HashMap<AccountId, String>, Problem> {
     let accounts = deliveries
         .into_iter()
         .flat_map(|stored| stored.delivery.account.into_iter().chain(stored.attempts.iter().filter_map(|attempt| attempt.account)));
-    if accounts.into_iter().all(|id| api.app.routing.account(id).is_some()) {
+    if accounts.into_iter().all(|id| caller.setup.routing.account(id).is_some()) {
         return Ok(HashMap::new());
     }
     Ok(api.read(|store| async move { store.account_names().await }).await?.into_iter().collect())

@@ -81,7 +81,7 @@ struct Visitor {
 
 /// On one's own machine nobody is asked; from anywhere else a key with scope `pii` is the password.
 async fn visitor(api: &Api, http: &HttpRequest) -> Result<Visitor, Problem> {
-    if api.app.settings.server.bind.ip().is_loopback() && is_from_here(http) {
+    if api.app.setup().settings.server.bind.ip().is_loopback() && is_from_here(http) {
         let tenants = api.read(|store| async move { store.tenants().await }).await?;
         return Ok(Visitor { tenants: tenants.into_iter().map(|tenant| tenant.id).collect(), mode: None });
     }

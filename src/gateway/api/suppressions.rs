@@ -38,7 +38,7 @@ pub(super) async fn list(http: HttpRequest, api: web::Data<Api>) -> Result<HttpR
     caller.require(Scope::Read)?;
     let query = Query::read(&http, PARAMETERS)?;
     let part = Part::read(&query)?;
-    let settings = &api.app.settings;
+    let settings = &caller.setup.settings;
     let wrong = |detail: String| Problem::new(Code::InvalidField, format!("the parameter scope: {detail}"));
     let scope = query.get("scope").map(|word| parse_scope(word, |name| author_of(settings, name)).map_err(wrong)).transpose()?;
     let mut filter = SuppressionFilter {
@@ -70,7 +70,7 @@ pub(super) async fn add(http: HttpRequest, payload: web::Payload, api: web::Data
     body::require_json(&http)?;
     Query::read(&http, &[])?;
     let (body, _room) = body::read(&api.room, &http, payload, LARGEST_BODY).await?;
-    let items = parse_suppressions(&body, |name| author_of(&api.app.settings, name))?;
+    let items = parse_suppressions(&body, |name| author_of(&caller.setup.settings, name))?;
     let wanted: Vec<NewSuppression> = items.iter().flatten().map(|item| new_row(&api, &caller, item)).collect();
     let mut outcomes = Vec::with_capacity(wanted.len());
     for chunk in wanted.chunks(CHUNK) {
@@ -221,7 +221,7 @@ impl<'a> View<'a> {
             address: address.map(shown),
             channel: row.channel,
             reason: &row.reason,
-            scope: shown_scope(&api.app.settings.senders, &row.scope),
+            scope: shown_scope(&caller.setup.settings.senders, &row.scope),
             source: &row.source,
             note: row.note.as_deref(),
             created_at: Instant(row.created_at),

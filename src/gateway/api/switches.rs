@@ -48,7 +48,7 @@ pub(super) async fn put(
     body::require_json(&http)?;
     let (body, _room) = body::read(&api.room, &http, payload, LONGEST_BODY).await?;
     let asked = operating::parse_switch(&body, api.app.now())?;
-    must_exist(&api, &scope).await?;
+    must_exist(&api, &caller, &scope).await?;
     set(&api, &caller, scope.clone(), asked).await?;
     answer(&api, &scope).await?.ok_or_else(Problem::not_found)
 }
@@ -94,11 +94,11 @@ async fn answer(api: &Api, scope: &Scope) -> Result<Option<HttpResponse>, Proble
 }
 
 /// A mistyped name would pause nothing, and nobody would know.
-async fn must_exist(api: &Api, scope: &Scope) -> Result<(), Problem> {
+async fn must_exist(api: &Api, caller: &Caller, scope: &Scope) -> Result<(), Problem> {
     let is_known = match scope {
-        Scope::Account(name) => api.app.routing.accounts.iter().any(|account| account.name == *name),
+        Scope::Account(name) => caller.setup.routing.accounts.iter().any(|account| account.name == *name),
         Scope::Tenant(name) => api.read(|store| async move { store.tenants().await }).await?.iter().any(|tenant| tenant.name == *name),
-        Scope::Category(name) => api.app.rules.categories.contains_key(name) || api.app.settings.takes_undeclared_categories(),
+        Scope::Category(name) => caller.setup.rules.categories.contains_key(name) || caller.setup.settings.takes_undeclared_categories(),
         Scope::All | Scope::Retries | Scope::Fallback | Scope::Class(_) | Scope::Channel(_) => true,
     };
     let unknown = || Problem::new(Code::NotFound, "the scope names nothing that there is");

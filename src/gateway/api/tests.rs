@@ -16,6 +16,7 @@ mod limits;
 mod listing;
 mod matrix;
 mod operating;
+mod reload;
 mod reuse;
 mod rig;
 mod sandbox;

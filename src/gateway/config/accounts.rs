@@ -39,6 +39,8 @@ pub struct Account {
     pub rate: Option<u32>,
     /// The settings of its kind as its adapter takes them, an object. Some of them are secret.
     pub settings: Value,
+    /// Digests of what the files hold that its settings name: its adapter reads them.
+    pub material: Vec<[u8; 32]>,
     /// A setting that is not a secret stands elsewhere and is not there: what the adapter would say is unknown.
     pub(super) is_incomplete: bool,
 }
@@ -68,7 +70,7 @@ impl AccountState {
 // Secrets never reach a log (S-212).
 impl fmt::Debug for Account {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { name, kind, state, from, sends_as, concurrency, rate, settings, is_incomplete: _ } = self;
+        let Self { name, kind, state, from, sends_as, concurrency, rate, settings, material, is_incomplete: _ } = self;
         let shown = |(setting, form): &(&'static str, Form)| match form {
             Form::Secret => None,
             Form::Text | Form::Number | Form::Path | Form::Table(_) => Some((*setting, settings.get(setting)?)),
@@ -76,7 +78,7 @@ impl fmt::Debug for Account {
         let settings: Vec<_> = settings_of(kind).unwrap_or_default().iter().filter_map(shown).collect();
         let mut account = f.debug_struct("Account");
         account.field("name", name).field("kind", kind).field("state", state).field("from", from).field("sends_as", sends_as);
-        account.field("concurrency", concurrency).field("rate", rate).field("settings", &settings).finish()
+        account.field("concurrency", concurrency).field("rate", rate).field("settings", &settings).field("material", material).finish()
     }
 }
 
@@ -132,6 +134,7 @@ fn account(name: &str, table: &Table<'_>) -> Option<Account> {
         concurrency: table.get("concurrency").number(1..=1_000),
         rate: table.get("rate").parsed("a rate such as \"14/s\"", |text| text.strip_suffix("/s")?.parse().ok().filter(|rate| *rate > 0)),
         settings: Value::Null,
+        material: Vec::new(),
         is_incomplete: false,
     };
     let author = account.from.as_ref().map(|from| &from.email);
@@ -143,7 +146,7 @@ fn account(name: &str, table: &Table<'_>) -> Option<Account> {
         return None;
     };
     account.kind = kind.text()?;
-    account.settings = Value::Object(kind_settings(table, known, &mut account.is_incomplete));
+    account.settings = Value::Object(kind_settings(table, known, &mut account));
     Some(account)
 }
 
@@ -179,7 +182,7 @@ fn senders(setting: &Setting<'_>) -> Vec<String> {
     items.unwrap_or_default().into_iter().filter_map(sender).collect()
 }
 
-fn kind_settings(table: &Table<'_>, known: &[KindSetting], is_incomplete: &mut bool) -> Map<String, Value> {
+fn kind_settings(table: &Table<'_>, known: &[KindSetting], account: &mut Account) -> Map<String, Value> {
     let mut values = Map::new();
     for (name, form) in known {
         let setting = table.get(name);
@@ -190,10 +193,13 @@ fn kind_settings(table: &Table<'_>, known: &[KindSetting], is_incomplete: &mut b
             Form::Text => setting.text().map(Value::String),
             Form::Secret => setting.text().or_else(|| Some(STAND_IN.to_owned())).map(Value::String),
             Form::Number => setting.number(0..=i64::from(u32::MAX)).map(Value::from),
-            Form::Path => setting.path().map(|path| Value::String(path.to_string_lossy().into_owned())),
-            Form::Table(inner) => Some(Value::Object(table.table(name, |table| kind_settings(table, inner, is_incomplete)))),
+            Form::Path => setting.material().map(|(path, digest)| {
+                account.material.push(digest);
+                Value::String(path.to_string_lossy().into_owned())
+            }),
+            Form::Table(inner) => Some(Value::Object(table.table(name, |table| kind_settings(table, inner, account)))),
         };
-        *is_incomplete |= value.is_none();
+        account.is_incomplete |= value.is_none();
         values.extend(value.map(|value| ((*name).to_owned(), value)));
     }
     values

@@ -12,7 +12,7 @@ use tidings_core::time::{Clock, Timestamp};
 use tidings_providers::Context;
 
 use super::accounts::Account;
-use super::{Fault, Settings};
+use super::{ConfigError, Fault, Settings, Sources, load};
 
 /// The packaged units and images are killed after 35 s.
 const PACKAGED_STOP: Duration = Duration::from_secs(34);
@@ -69,6 +69,16 @@ fn finding(severity: Severity, setting: impl Into<String>, text: impl Into<Strin
 
 fn warning(setting: impl Into<String>, text: impl Into<String>) -> Finding {
     finding(Severity::Warning, setting, text)
+}
+
+/// Reads the configuration as a process may run with it, and says what is likely to be regretted.
+///
+/// # Errors
+/// Everything that is wrong with it, contradictions with the world outside the file included.
+pub fn load_sound(sources: &Sources) -> Result<(Settings, Vec<Finding>), ConfigError> {
+    let settings = load(sources)?;
+    let (faults, warnings): (Vec<_>, Vec<_>) = check(&settings).into_iter().partition(|finding| finding.severity == Severity::Fault);
+    if faults.is_empty() { Ok((settings, warnings)) } else { Err(ConfigError { faults: faults.iter().map(Finding::as_fault).collect() }) }
 }
 
 /// Looks at settings as a whole. Touches neither network nor store.

@@ -9,6 +9,7 @@ use std::path::PathBuf;
 mod accounts;
 pub mod check;
 mod dkim;
+mod inventory;
 mod kinds;
 mod layers;
 mod retention;
@@ -24,7 +25,8 @@ mod tests;
 mod value;
 
 pub use accounts::{Account, AccountState};
-pub use check::{Finding, Severity, check};
+pub use check::{Finding, Severity, check, load_sound};
+pub use inventory::Difference;
 pub use routes::{ChannelRoutes, Routes};
 pub use server::{Migrate, Server, Store};
 pub use settings::{Bootstrap, Limits, Log, LogFormat, LogLevel, Sandbox, Secrets, Settings, Undeclared};

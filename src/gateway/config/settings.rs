@@ -16,6 +16,7 @@ use tracing_subscriber::EnvFilter;
 
 use super::accounts::{self, Account};
 use super::dkim;
+use super::inventory::Inventory;
 use super::retention;
 use super::routes::{self, Routes};
 use super::rules;
@@ -62,6 +63,8 @@ pub struct Settings {
     /// Secrets that are not there, each as "setting: why". Not empty only where that was to be tolerated: then
     /// the settings are for looking at and not for serving.
     pub unresolved: Vec<String>,
+    /// What stands where, for telling readings apart.
+    pub(super) inventory: Inventory,
 }
 
 /// `[secrets]`
@@ -221,6 +224,7 @@ impl Settings {
             retention,
             log,
             unresolved: Vec::new(),
+            inventory: Inventory::default(),
         }
     }
 }

@@ -6,6 +6,7 @@ use std::rc::Rc;
 
 use tidings_core::nearest::nearest;
 
+use super::inventory::Inventory;
 use super::layers::{Node, Origin, Value};
 use super::value::Setting;
 use super::{ConfigError, Fault, Settings, Sources};
@@ -15,11 +16,12 @@ pub(super) struct Reader<'s> {
     pub(super) sources: &'s Sources,
     faults: RefCell<Vec<Fault>>,
     unresolved: RefCell<Vec<String>>,
+    inventory: RefCell<Inventory>,
 }
 
 impl<'s> Reader<'s> {
     pub(super) fn new(sources: &'s Sources) -> Self {
-        Self { sources, faults: RefCell::default(), unresolved: RefCell::default() }
+        Self { sources, faults: RefCell::default(), unresolved: RefCell::default(), inventory: RefCell::default() }
     }
 
     /// The document as a whole.
@@ -30,16 +32,28 @@ impl<'s> Reader<'s> {
     /// The settings, unless something was wrong.
     pub(super) fn finish(&self, settings: Settings) -> Result<Settings, ConfigError> {
         let faults = self.faults.take();
-        if faults.is_empty() { Ok(Settings { unresolved: self.unresolved.take(), ..settings }) } else { Err(ConfigError { faults }) }
+        if !faults.is_empty() {
+            return Err(ConfigError { faults });
+        }
+        Ok(Settings { unresolved: self.unresolved.take(), inventory: self.inventory.take(), ..settings })
     }
 
     pub(super) fn is_clean(&self) -> bool {
         self.faults.borrow().is_empty()
     }
 
+    /// Notes what stands in a setting, for telling this reading from others.
+    pub(super) fn note(&self, setting: &str, value: &[u8]) {
+        self.inventory.borrow_mut().note(setting, value);
+    }
+
     /// Notes a secret that is not there and does not have to be.
     pub(super) fn leave_unresolved(&self, entry: String) {
         self.unresolved.borrow_mut().push(entry);
+    }
+
+    fn note_table(&self, name: String) {
+        self.inventory.borrow_mut().note_table(name);
     }
 
     pub(super) fn fault(&self, setting: &str, source: Option<&Origin>, text: impl Into<String>) {
@@ -108,6 +122,9 @@ impl<'r> Table<'r> {
                 }
                 _ => {}
             }
+        }
+        for name in &names {
+            self.reader.note_table(self.full(name));
         }
         names
     }

@@ -7,12 +7,16 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
+use sha2::{Digest as _, Sha256};
 use tidings_core::time::parse_duration;
 
 use super::MissingSecrets;
 use super::layers::{self, Node, Origin, Value};
 use super::secret_ref::{FORMS, Reference, Trouble};
 use super::table::{Reader, Table};
+
+/// A bundle of certificates is far below.
+const LARGEST_MATERIAL: u64 = 4 << 20;
 
 /// One setting with all that the layers say about it.
 pub(super) struct Setting<'r> {
@@ -64,14 +68,17 @@ impl<'r> Setting<'r> {
 
     fn text_of(&self, form: &str) -> Option<String> {
         let node = self.layers.last()?;
-        match &node.value {
+        let text = match &node.value {
             Value::Text(text) | Value::Spelled(text) => Some(text.clone()),
             Value::Table(_) | Value::Within(..) => match Reference::of(node) {
                 Some(reference) => self.fetch(&reference, &node.origin),
                 None => self.expected(form),
             },
             Value::Integer(_) | Value::Bool(_) | Value::List(_) | Value::Other => self.expected(form),
-        }
+        }?;
+        // As it is read, wherever it stands: the same text in another file is no difference.
+        self.reader.note(&self.name, text.as_bytes());
+        Some(text)
     }
 
     fn fetch(&self, reference: &Reference, origin: &Origin) -> Option<String> {
@@ -124,7 +131,10 @@ impl<'r> Setting<'r> {
     {
         let form = format!("a whole number from {} to {}", range.start(), range.end());
         let number = match self.typed(&form)?.value {
-            Value::Integer(number) => T::try_from(number).ok().filter(|number| range.contains(number)),
+            Value::Integer(number) => {
+                self.reader.note(&self.name, &number.to_be_bytes());
+                T::try_from(number).ok().filter(|number| range.contains(number))
+            }
             _ => None,
         };
         number.or_else(|| self.expected(&form))
@@ -132,7 +142,10 @@ impl<'r> Setting<'r> {
 
     pub(super) fn flag(&self) -> Option<bool> {
         match self.typed("true or false")?.value {
-            Value::Bool(flag) => Some(flag),
+            Value::Bool(flag) => {
+                self.reader.note(&self.name, &[u8::from(flag)]);
+                Some(flag)
+            }
             _ => self.expected("true or false"),
         }
     }
@@ -141,6 +154,20 @@ impl<'r> Setting<'r> {
     pub(super) fn path(&self) -> Option<PathBuf> {
         let text = self.parsed("a path", |text| (!text.is_empty()).then(|| text.to_owned()))?;
         Some(self.base().join(text))
+    }
+
+    /// A path, and the digest of what it leads to: an unreadable file is for whoever needs it to complain about.
+    pub(super) fn material(&self) -> Option<(PathBuf, [u8; 32])> {
+        let path = self.path()?;
+        let content = match layers::read_bounded(&path, LARGEST_MATERIAL) {
+            Err(err) if err.kind() == std::io::ErrorKind::FileTooLarge => {
+                self.fault("the file is larger than 4MiB");
+                return None;
+            }
+            read => read.unwrap_or_default(),
+        };
+        self.reader.note(&self.name, &content);
+        Some((path, Sha256::digest(content).into()))
     }
 
     /// What a relative path in this setting is relative to.
@@ -162,6 +189,8 @@ impl<'r> Setting<'r> {
     fn list(&self, form: &str) -> Option<Vec<Setting<'r>>> {
         let node = self.typed(form)?;
         let Value::List(items) = &node.value else { return self.expected(form) };
+        // What stands in it is noted as it is read.
+        self.reader.note(&self.name, &items.len().to_be_bytes());
         let item = |item: &Rc<Node>| Setting { reader: self.reader, name: self.name.clone(), layers: vec![item.clone()] };
         Some(items.iter().map(item).collect())
     }

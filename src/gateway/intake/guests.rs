@@ -6,14 +6,13 @@ use tidings_core::pointer::Pointer;
 use tidings_core::request::Request;
 
 use crate::api::auth::Caller;
-use crate::app::App;
 
 /// Faults everybody who is not on the list. Keys of other kinds write to whom they want.
-pub(super) fn guests(app: &App, caller: &Caller, request: &Request, faults: &mut Faults) {
+pub(super) fn guests(caller: &Caller, request: &Request, faults: &mut Faults) {
     if !caller.is_for_guests() {
         return;
     }
-    let tenant = app.settings.tenants.get(caller.tenant_name());
+    let tenant = caller.setup.settings.tenants.get(caller.tenant_name());
     let is_guest = |mailbox: &Mailbox| tenant.is_some_and(|tenant| tenant.is_guest(&mailbox.email));
     let email = Pointer::ROOT.name("email");
     let lists: [(Pointer<'_>, Vec<&Mailbox>); 4] = [

@@ -12,8 +12,8 @@ use tidings_core::request::{Author, Recipient};
 use tidings_core::words::{Channel, Class, Mode};
 
 use crate::api::auth::Caller;
-use crate::app::App;
 use crate::routing::{Account, MAIN_ROUTE, Route, SANDBOX_DOMAIN, SANDBOX_ROUTE};
+use crate::setup::Setup;
 
 /// Where one recipient's delivery goes.
 pub(super) struct Place<'a> {
@@ -28,13 +28,13 @@ impl Place<'_> {
 
 /// The route of each recipient. To the sandbox goes what a test key sends, what is written to its own domain, and
 /// everything where no account is configured and the sandbox stands in for all; nothing else ever does.
-pub(super) fn places<'a>(app: &'a App, mode: Mode, class: Class, recipients: &[Recipient], faults: &mut Faults) -> Vec<Place<'a>> {
+pub(super) fn places<'a>(setup: &'a Setup, mode: Mode, class: Class, recipients: &[Recipient], faults: &mut Faults) -> Vec<Place<'a>> {
     let mut missing = false;
     let mut places = Vec::with_capacity(recipients.len());
     for recipient in recipients {
         let to_sandbox = mode == Mode::Test || recipient.mailbox.email.domain() == SANDBOX_DOMAIN;
         let name = if to_sandbox { SANDBOX_ROUTE } else { MAIN_ROUTE };
-        match app
+        match setup
             .routing
             .route(Channel::Email, class, name)
             .map(|route| Place { route })
@@ -45,7 +45,7 @@ pub(super) fn places<'a>(app: &'a App, mode: Mode, class: Class, recipients: &[R
         }
     }
     if missing {
-        let has_accounts = app.routing.route(Channel::Email, class, MAIN_ROUTE).is_some_and(|route| !route.accounts.is_empty());
+        let has_accounts = setup.routing.route(Channel::Email, class, MAIN_ROUTE).is_some_and(|route| !route.accounts.is_empty());
         let detail = match has_accounts {
             true => "no account of the email route is on: set accounts.NAME.state to \"on\"".to_owned(),
             false => format!("no account carries email of class {class}: configure one as accounts.NAME, or name one in routes.email"),
@@ -58,21 +58,21 @@ pub(super) fn places<'a>(app: &'a App, mode: Mode, class: Class, recipients: &[R
 /// The author: the request's own word, else the category's, else that of the first account that has one, those that
 /// send before the tenant, and the sandbox last.
 pub(super) fn author(
-    app: &App,
     caller: &Caller,
     category: &str,
     named: Option<&Author>,
     places: &[Place<'_>],
     faults: &mut Faults,
 ) -> Option<Mailbox> {
+    let setup = &caller.setup;
     let email = Pointer::ROOT.name("email");
     let at = email.name("from");
     match named {
         Some(Author::Mailbox(mailbox)) => return Some(mailbox.clone()),
         Some(Author::Sender(name)) => {
-            let sender = app.settings.senders.get(name).cloned();
+            let sender = setup.settings.senders.get(name).cloned();
             if sender.is_none() {
-                let detail = match nearest(name, app.settings.senders.keys().map(String::as_str)) {
+                let detail = match nearest(name, setup.settings.senders.keys().map(String::as_str)) {
                     Some(meant) => format!("neither an address nor a declared sender; did you mean \"{meant}\"?"),
                     None => "neither an address nor the name of a declared sender (senders.NAME)".to_owned(),
                 };
@@ -87,10 +87,10 @@ pub(super) fn author(
             let mut places = places.iter().filter(move |place| (place.route.name == SANDBOX_ROUTE) == is_sandbox);
             places.find_map(|place| place.accounts_on().find_map(|account| account.from.clone()))
         };
-        let of_tenant = || app.settings.author_of_tenant(caller.tenant_name());
+        let of_tenant = || setup.settings.author_of_tenant(caller.tenant_name());
         of_route(false).or_else(of_tenant).or_else(|| of_route(true))
     };
-    let found = app.settings.author_of(category).or_else(of_accounts);
+    let found = setup.settings.author_of(category).or_else(of_accounts);
     if found.is_none() && faults.is_empty() {
         let detail = "an author is missing: give one here, or configure categories.NAME.from, accounts.NAME.from or tenants.NAME.from";
         faults.add(&at, FaultCode::InvalidContent, detail);

@@ -39,6 +39,7 @@ fn routing(is_on: bool) -> Routing {
         name: "relay".to_owned(),
         kind: "smtp".to_owned(),
         adapter: Arc::new(Silent),
+        built_from: [0; 32],
         from: None,
         sends_as: Vec::new(),
         is_on,

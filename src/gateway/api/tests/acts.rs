@@ -30,7 +30,8 @@ impl Worker<'_> {
         let app = &self.0.app;
         let now = self.now();
         let instance = self.0.store.register_instance(now, b"test").await.unwrap();
-        let routes: Vec<_> = app.routing.routes.iter().filter(|route| route.name == MAIN_ROUTE).collect();
+        let setup = app.setup();
+        let routes: Vec<_> = setup.routing.routes.iter().filter(|route| route.name == MAIN_ROUTE).collect();
         let lane = |route: &&crate::routing::Route| LanePlan {
             lane: route.lane,
             class: route.class,
@@ -50,7 +51,7 @@ impl Worker<'_> {
             sends_as: Arc::default(),
             paused: Default::default(),
         };
-        app.writer.claim(plan).await.unwrap().dispatched
+        app.writer.claim(plan, app.setup().rules.clone()).await.unwrap().dispatched
     }
 
     async fn finish(&self, claimed: &Delivery, outcome: Outcome) {
@@ -88,7 +89,7 @@ impl Worker<'_> {
         let soon = HELLO.replacen('{', r#"{"expires_in": "1s", "#, 1);
         let accepted = self.0.post(key, &soon).await.json();
         let later = self.now().plus(Duration::from_secs(2));
-        self.0.app.store.sweep(&self.0.app.rules, Sweep::PastExpiry, 100, later).await.unwrap();
+        self.0.app.store.sweep(&self.0.app.setup().rules, Sweep::PastExpiry, 100, later).await.unwrap();
         accepted
     }
 

@@ -18,7 +18,8 @@ const RECEIPT: &str = r#"{"to": {"email": "ada@example.com", "ref": "user_42"}, 
 /// Calls everything that is due and writes the outcome.
 async fn end_all(rig: &Rig, outcome: &Outcome) -> Vec<DeliveryId> {
     let (app, now) = (&rig.app, rig.app.now());
-    let lanes = app.routing.routes.iter().map(|route| LanePlan {
+    let setup = app.setup();
+    let lanes = setup.routing.routes.iter().map(|route| LanePlan {
         lane: route.lane,
         class: route.class,
         route: route.accounts.iter().map(|account| account.id).collect(),
@@ -27,7 +28,7 @@ async fn end_all(rig: &Rig, outcome: &Outcome) -> Vec<DeliveryId> {
         cursor: None,
         low: None,
     });
-    let accounts = app.routing.accounts.iter();
+    let accounts = setup.routing.accounts.iter();
     let plan = ClaimPlan {
         sends_as: std::sync::Arc::default(),
         paused: Default::default(),
@@ -39,7 +40,7 @@ async fn end_all(rig: &Rig, outcome: &Outcome) -> Vec<DeliveryId> {
             .collect(),
     };
     let batch = WriteBatch { claim: Some(plan), ..WriteBatch::default() };
-    let claimed = rig.store.commit(&app.rules, batch, now).await.claim.unwrap().unwrap().dispatched;
+    let claimed = rig.store.commit(&app.setup().rules, batch, now).await.claim.unwrap().unwrap().dispatched;
     let ids = claimed.iter().map(|delivery| delivery.id).collect();
     for delivery in claimed {
         let finish = Finish {

@@ -23,7 +23,9 @@ async fn what_was_accepted_keeps_its_answer_when_the_configuration_no_longer_all
 #[actix_web::test]
 async fn a_commit_and_its_wake_up_go_on_when_the_caller_goes_away() {
     let rig = Rig::start(Accounts::Relay, "").await;
-    let (caller, now) = (Caller::for_tests(Mode::Live, &["send"]), rig.app.now());
+    let now = rig.app.now();
+    let mut caller = Caller::for_tests(Mode::Live, &["send"]);
+    caller.setup = rig.app.setup();
     let request = parse(HELLO.as_bytes(), &RequestLimits::default(), now).unwrap();
     let call = Call { caller: &caller, idempotency_key: Some("k"), fingerprint: [0; 32], trace_context: None, now };
     let intake = prepare(&rig.app, &call, request).unwrap();

@@ -197,7 +197,7 @@ async fn a_page_looks_at_a_bounded_number_of_rows_and_says_where_to_go_on() {
 /// Accepts many notifications past the door.
 async fn hay(rig: &Rig, count: usize) {
     let tenant = rig.store.ensure_tenant("default").await.unwrap().id;
-    let lane = rig.app.routing.routes[0].lane;
+    let lane = rig.app.setup().routing.routes[0].lane;
     let item = |number: usize| {
         let email = store_suite::email(tenant, lane, Class::Transactional, &format!("hay-{number}"));
         let id = NotificationId::new(rig.app.now(), rand::random());
@@ -206,7 +206,7 @@ async fn hay(rig: &Rig, count: usize) {
     };
     for start in (0..count).step_by(100) {
         let accept = (start..count.min(start + 100)).map(item).collect();
-        let results = rig.store.commit(&rig.app.rules, WriteBatch { accept, ..WriteBatch::default() }, rig.app.now()).await.accept;
+        let results = rig.store.commit(&rig.app.setup().rules, WriteBatch { accept, ..WriteBatch::default() }, rig.app.now()).await.accept;
         assert!(results.iter().all(|result| matches!(result, Ok(Accepted::Taken))));
     }
 }
@@ -276,7 +276,7 @@ async fn a_waiting_delivery_says_what_it_waits_for() {
         (delivery["wait_reason"].as_str().map(str::to_owned), delivery["summary"].as_str().unwrap().to_owned())
     };
     assert_eq!(says().await, (None, "will be sent in a moment by relay".to_owned()));
-    let relay = rig.app.routing.accounts[0].id;
+    let relay = rig.app.setup().routing.accounts[0].id;
     rig.app.slots.learn(relay, &Outcome::Throttled { retry_after: Some(Duration::from_secs(600)) }, rig.app.now());
     assert_eq!(says().await.0.as_deref(), Some("rate"));
     rig.app.slots.learn(relay, &Outcome::Credential, rig.app.now());

@@ -73,6 +73,8 @@ const ROUTES: &[(&str, &str, &str, Hears)] = &[
     ("GET", "/v1/switches/category:receipt", "", NoSuch),
     ("PUT", "/v1/switches/tenant:nobody", r#"{"paused": true, "reason": "curiosity"}"#, NoSuch),
     ("DELETE", "/v1/switches/category:receipt", r#"{"reason": "curiosity"}"#, Own),
+    // So is its configuration, for keys with scope `admin`.
+    ("POST", "/v1/config/reload", "", Own),
     ("GET", "/v1/limits", "", Own),
     ("GET", "/v1/events", "", Own),
     ("GET", "/v1/sandbox/messages", "", Own),

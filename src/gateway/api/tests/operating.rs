@@ -123,7 +123,7 @@ async fn metrics_count_what_happens_and_name_nobody() {
         "tidings_ready 1",
         "tidings_store_measured 1",
         "tidings_ambiguous_open 0",
-        "tidings_config_info{digest=\"digest\"} 1",
+        &format!("tidings_config_info{{digest=\"{}\"}} 1", rig.app.setup().digest),
         "tidings_lease_expired_total 0",
         "tidings_fenced_writes_total 0",
         "tidings_late_results_total 0",

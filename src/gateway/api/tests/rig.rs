@@ -7,6 +7,7 @@ use actix_web::dev::{Service, ServiceResponse};
 use actix_web::middleware::from_fn;
 use actix_web::test::{TestRequest, init_service, read_body};
 use actix_web::{App as Routes, web};
+use arc_swap::ArcSwap;
 use async_trait::async_trait;
 use serde_json::Value;
 use tidings_core::adapter::{Abilities, Adapter, ContentFault, Idempotency, Lookup, Outgoing};
@@ -22,10 +23,12 @@ use super::broken::Broken;
 use crate::api::{Api, auth, frame, routes};
 use crate::app::{App, Readiness};
 use crate::clock::StoreClock;
-use crate::config::{self, MissingSecrets, Settings, Sources};
+use crate::config::{self, MissingSecrets, Sources};
 use crate::metrics::Metrics;
 use crate::pauses::Pauses;
+use crate::reload::Reloads;
 use crate::routing::{Account, MAIN_ROUTE, Route, Routing, SANDBOX_ROUTE};
+use crate::setup::Setup;
 use crate::slots::Slots;
 use crate::wake::Wake;
 use crate::writer::Writer;
@@ -133,29 +136,39 @@ impl Rig {
     }
 
     async fn over(store: Arc<Broken>, directory: Arc<tempfile::TempDir>, accounts: Accounts, file: &str) -> Self {
-        let settings = settings(file);
-        let routing = Arc::new(routing(store.as_ref(), accounts).await);
+        let sources = sources(directory.path(), file);
+        let settings = config::load(&sources).unwrap();
+        let routing = routing(store.as_ref(), accounts).await;
         let clock = Arc::new(StoreClock::start());
         let rules = Arc::new(settings.rules());
         let wake = Arc::new(Wake::default());
-        let metrics = Arc::new(Metrics::new("digest"));
+        let metrics = Arc::new(Metrics::new());
         let app = Arc::new(App {
             slots: Arc::new(Slots::new(&routing.accounts)),
             pauses: Pauses::default(),
             metrics: metrics.clone(),
             started: std::time::Instant::now(),
-            writer: Writer::start(store.clone(), clock.clone(), rules.clone(), wake.clone(), metrics.clone()),
-            settings,
-            rules,
+            writer: Writer::start(store.clone(), clock.clone(), rules, wake.clone(), metrics.clone()),
+            in_force: ArcSwap::from_pointee(Setup::new(settings, routing)),
+            reloads: Reloads::new(sources),
             store: store.clone(),
             clock,
             keyring: Arc::new(Keyring::derive(&[7; 32])),
-            routing,
             wake,
             readiness: Readiness::default(),
         });
         let key = add_key(store.as_ref(), "default", "live", &["send", "send:critical", "read", "pii", "ops", "admin"]).await;
         Self { store, app, key, api: None, directory }
+    }
+
+    /// Where its configuration stands.
+    pub(super) fn path(&self) -> &std::path::Path {
+        self.directory.path()
+    }
+
+    /// Writes a file beside the configuration, or the configuration itself as `tidings.toml`.
+    pub(super) fn write(&self, name: &str, text: &str) {
+        std::fs::write(self.directory.path().join(name), text).unwrap();
     }
 
     /// The same installation as one process that remembers.
@@ -231,16 +244,10 @@ async fn add_key(store: &dyn Store, tenant: &str, kind: &str, scopes: &[&str]) -
     key
 }
 
-fn settings(file: &str) -> Settings {
-    let directory = tempfile::tempdir().unwrap();
-    std::fs::write(directory.path().join("tidings.toml"), file).unwrap();
-    let sources = Sources {
-        config: None,
-        directory: directory.path().to_owned(),
-        variables: std::collections::BTreeMap::new(),
-        missing_secrets: MissingSecrets::AreFaults,
-    };
-    config::load(&sources).unwrap()
+fn sources(directory: &std::path::Path, file: &str) -> Sources {
+    std::fs::write(directory.join("tidings.toml"), file).unwrap();
+    let variables = std::collections::BTreeMap::new();
+    Sources { config: None, directory: directory.to_owned(), variables, missing_secrets: MissingSecrets::AreFaults }
 }
 
 async fn routing(store: &dyn Store, accounts: Accounts) -> Routing {
@@ -267,6 +274,7 @@ fn account(id: AccountId, name: &str, from: &str, sends_as: &[&str]) -> Arc<Acco
         name: name.to_owned(),
         kind: name.to_owned(),
         adapter: Arc::new(Picky),
+        built_from: [0; 32],
         from: Some(from.parse().unwrap()),
         sends_as: sends_as.iter().map(|domain| (*domain).to_owned()).collect(),
         is_on: true,

@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::*;
 
 mod defaults;
+mod difference;
 mod dkim;
 mod faults;
 mod layering;
