@@ -110,6 +110,7 @@ def unit():
     start = values["ExecStart"][0].split()
     must(start[0] == "/usr/bin/tidings", "tidings.service: ExecStart")
     command_exists("tidings.service: ExecStart", start[1:2])
+    must(values["ExecReload"] == ["/bin/kill -HUP $MAINPID"], "tidings.service: ExecReload")
     environment = dict(pair.split("=", 1) for pair in values["Environment"])
     settings_hold("tidings.service", environment)
     credential = values["LoadCredential"][0].split(":")[0]

@@ -294,20 +294,20 @@ mod tests {
     fn a_reload_doubles_neither_slots_nor_tokens() {
         let adapter: Arc<dyn tidings_core::adapter::Adapter> = Arc::new(Silent::default());
         let (unlimited, limited) = (account(None, &adapter), account(Some(3), &adapter));
-        let slots = Slots::new(&[unlimited.clone()]);
+        let slots = Slots::new(std::slice::from_ref(&unlimited));
         for _ in 0..4 {
             slots.begin(AccountId(1), Class::Critical);
         }
-        slots.adopt(&[unlimited.clone()], NOW);
+        slots.adopt(std::slice::from_ref(&unlimited), NOW);
         assert_eq!(free(&slots), 6);
         // Gone and back again: what runs still has its slots.
         slots.adopt(&[], NOW);
         slots.adopt(&[unlimited], NOW);
         assert_eq!(free(&slots), 6);
         // A new rate begins with nothing, and the same rate goes on with what it has.
-        slots.adopt(&[limited.clone()], NOW);
+        slots.adopt(std::slice::from_ref(&limited), NOW);
         assert_eq!(free(&slots), 0);
-        let fresh = Slots::new(&[limited.clone()]);
+        let fresh = Slots::new(std::slice::from_ref(&limited));
         assert_eq!(free(&fresh), 3);
         for _ in 0..3 {
             fresh.begin(AccountId(1), Class::Critical);

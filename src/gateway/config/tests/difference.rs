@@ -37,7 +37,7 @@ fn settings_are_named_wherever_they_stand() {
     let sends_as = |domains: &str| format!("{RELAY}sends_as = [{domains}]\n");
     assert_eq!(changed(&sends_as("\"a.example\", \"b.example\""), &sends_as("\"b.example\", \"a.example\"")), ["accounts.relay.sends_as"]);
     assert_eq!(
-        changed("[ambiguity.bulk]\npolicy = \"hold\"\n", "[ambiguity.bulk]\npolicy = { email = \"hold\" }\n"),
+        changed("[ambiguity.bulk]\npolicy = \"resend\"\n", "[ambiguity.bulk]\npolicy = { email = \"resend\" }\n"),
         ["ambiguity.bulk.policy", "ambiguity.bulk.policy.email"]
     );
     // A table that says nothing declares a category all the same.
