@@ -31,7 +31,8 @@ const DURABLE: &[&str] = &["shared_buffers=256MB", "max_wal_size=2GB"];
 pub struct TestPostgres {
     /// The URL of the database `postgres`.
     url: String,
-    template: OnceCell<String>,
+    /// What makes a database a copy of the migrated one.
+    copying: OnceCell<String>,
     next: AtomicU32,
 }
 
@@ -71,7 +72,7 @@ impl TestPostgres {
     }
 
     fn at(url: String) -> Self {
-        Self { url, template: OnceCell::new(), next: AtomicU32::new(1) }
+        Self { url, copying: OnceCell::new(), next: AtomicU32::new(1) }
     }
 
     /// The URL of a migrated database that nobody else uses.
@@ -79,10 +80,18 @@ impl TestPostgres {
     /// # Panics
     /// When it cannot be made.
     pub async fn fresh_database(&self) -> String {
-        let template = self.template.get_or_init(|| self.make_template()).await;
+        let copying = self.copying.get_or_init(|| self.make_template()).await;
         let name = self.unused_name();
-        self.admin(&format!("CREATE DATABASE {name} TEMPLATE {template} {}", self.strategy().await)).await;
+        self.admin(&format!("CREATE DATABASE {name} {copying}")).await;
         self.url_of(&name)
+    }
+
+    /// A migrated database that nobody else uses and that goes with its owner.
+    ///
+    /// # Panics
+    /// When it cannot be made.
+    pub async fn throw_away(&self) -> ThrowAway {
+        ThrowAway { url: self.fresh_database().await }
     }
 
     /// The URL of an empty database that nobody else uses.
@@ -102,7 +111,7 @@ impl TestPostgres {
         let store = PostgresStore::connect(&self.url_of(&name), tidings_store_postgres::Options::default()).await.expect("a URL of ours");
         store.migrate().await.expect("the migrations apply");
         store.close().await;
-        name
+        format!("TEMPLATE {name} {}", self.strategy().await)
     }
 
     /// Copying files is quickest where nothing waits for the disk; older servers know nothing else.
@@ -139,6 +148,30 @@ impl TestPostgres {
 
     fn url_of(&self, database: &str) -> String {
         in_database(&self.url, database)
+    }
+}
+
+/// A database that is dropped when this is.
+pub struct ThrowAway {
+    url: String,
+}
+
+impl ThrowAway {
+    /// Its URL.
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+}
+
+impl Drop for ThrowAway {
+    fn drop(&mut self) {
+        let (admin, name) = (in_database(&self.url, "postgres"), database_of(&self.url));
+        on_a_thread(async {
+            // What cannot be dropped now goes with the cluster, or in a later run.
+            if let Ok(mut connection) = PgConnection::connect(&admin).await {
+                let _ = sqlx::query(AssertSqlSafe(format!("DROP DATABASE {name} WITH (FORCE)"))).execute(&mut connection).await;
+            }
+        });
     }
 }
 
@@ -193,7 +226,7 @@ fn now() -> u64 {
 fn on_a_thread<T: Send>(future: impl Future<Output = T> + Send) -> T {
     std::thread::scope(|scope| {
         let run = || tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime").block_on(future);
-        scope.spawn(run).join().expect("the database is made")
+        scope.spawn(run).join().expect("the thread comes to its end")
     })
 }
 

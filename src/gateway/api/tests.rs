@@ -2,12 +2,14 @@
 
 use serde_json::Value;
 
+use database::{Database, on_both_databases};
 use rig::{Accounts, Answer, Rig};
 
 mod acts;
 mod batch;
 mod broken;
 mod contract;
+mod database;
 mod events;
 mod failures;
 mod intake;
@@ -22,6 +24,14 @@ mod rig;
 mod sandbox;
 mod server;
 mod suppressions;
+
+on_both_databases!(
+    a_notification_is_accepted_and_can_be_read_by_id_and_by_key,
+    metadata_keeps_the_callers_order,
+    the_same_request_gets_the_first_answer_byte_for_byte_whatever_its_spelling,
+    a_scheduled_notification_is_replayed_as_it_was,
+    another_request_under_the_key_is_refused_and_named_its_holder,
+);
 
 const HELLO: &str = r#"{"to": {"email": "Ada@Example.com", "name": "Ada", "ref": "user_42"},
     "email": {"subject": "Hello", "text": "It works."}, "tags": ["a", "b"], "metadata": {"z": "1", "order": "10432"}}"#;
@@ -51,9 +61,8 @@ fn find_hex(text: &str) -> Option<usize> {
     text.as_bytes().windows(32).position(is_hex)
 }
 
-#[actix_web::test]
-async fn a_notification_is_accepted_and_can_be_read_by_id_and_by_key() {
-    let rig = Rig::start(Accounts::Relay, "").await;
+async fn a_notification_is_accepted_and_can_be_read_by_id_and_by_key(on: Database) {
+    let rig = Rig::start(on, Accounts::Relay, "").await;
     let accepted = rig.post("order-10432", HELLO).await;
     insta::assert_snapshot!("accepted", steady(&accepted));
     assert_eq!(accepted.header("content-type"), Some("application/json"));
@@ -69,17 +78,15 @@ async fn a_notification_is_accepted_and_can_be_read_by_id_and_by_key() {
     assert_eq!(masked.json()["deliveries"][0]["to"], "A***@example.com");
 }
 
-#[actix_web::test]
-async fn metadata_keeps_the_callers_order() {
-    let rig = Rig::start(Accounts::Relay, "").await;
+async fn metadata_keeps_the_callers_order(on: Database) {
+    let rig = Rig::start(on, Accounts::Relay, "").await;
     for answer in [rig.post("k", HELLO).await, rig.get("/v1/notifications/by-key?idempotency_key=k").await] {
         assert!(answer.text().contains(r#""metadata":{"z":"1","order":"10432"}"#), "{}", answer.text());
     }
 }
 
-#[actix_web::test]
-async fn the_same_request_gets_the_first_answer_byte_for_byte_whatever_its_spelling() {
-    let rig = Rig::start(Accounts::Relay, "").await;
+async fn the_same_request_gets_the_first_answer_byte_for_byte_whatever_its_spelling(on: Database) {
+    let rig = Rig::start(on, Accounts::Relay, "").await;
     let first = rig.post("k", HELLO).await;
     let other_spelling = HELLO.replace("\"Ada@Example.com\"", "\"Ada@EXAMPLE.com\"").replace("\n    ", "");
     for body in [HELLO, other_spelling.as_str()] {
@@ -90,9 +97,8 @@ async fn the_same_request_gets_the_first_answer_byte_for_byte_whatever_its_spell
     assert_eq!(first.header("idempotent-replayed"), None);
 }
 
-#[actix_web::test]
-async fn a_scheduled_notification_is_replayed_as_it_was() {
-    let rig = Rig::start(Accounts::Relay, "").await;
+async fn a_scheduled_notification_is_replayed_as_it_was(on: Database) {
+    let rig = Rig::start(on, Accounts::Relay, "").await;
     let body = r#"{"to": "ada@example.com", "email": {"subject": "s", "text": "t"}, "send_in": "90s", "expires_in": "10m"}"#;
     let first = rig.post("k", body).await;
     assert_eq!((first.json()["status"].as_str(), first.json()["deliveries"][0]["state"].as_str()), (Some("scheduled"), Some("scheduled")));
@@ -101,9 +107,8 @@ async fn a_scheduled_notification_is_replayed_as_it_was() {
     assert_eq!((read["status"].as_str(), read["deliveries"][0]["wait_reason"].as_str()), (Some("scheduled"), Some("scheduled")));
 }
 
-#[actix_web::test]
-async fn another_request_under_the_key_is_refused_and_named_its_holder() {
-    let rig = Rig::start(Accounts::Relay, "").await;
+async fn another_request_under_the_key_is_refused_and_named_its_holder(on: Database) {
+    let rig = Rig::start(on, Accounts::Relay, "").await;
     let first = rig.post("k", HELLO).await;
     let refused = rig.post("k", &HELLO.replace("It works", "It does not work")).await;
     insta::assert_snapshot!("key_reused", steady(&refused));

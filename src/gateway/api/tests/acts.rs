@@ -14,8 +14,24 @@ use tidings_core::time::{Clock as _, Timestamp};
 use tidings_core::transition::{Finish, RoutePosition};
 
 use super::HELLO;
+use super::database::{Database, on_both_databases};
 use super::rig::{Accounts, Answer, Rig};
 use crate::routing::MAIN_ROUTE;
+
+on_both_databases!(
+    a_waiting_notification_is_cancelled_once_and_shown_as_get_shows_it,
+    what_is_on_its_way_or_over_is_not_cancelled,
+    of_several_deliveries_those_that_wait_are_stopped_and_the_rest_is_told,
+    a_message_is_sent_at_another_time_while_it_was_never_called,
+    a_time_that_cannot_be_is_refused_at_its_place,
+    a_version_that_has_passed_is_told_and_changes_nothing,
+    acts_need_their_scope_and_see_their_own_mode_and_tenant_alone,
+    what_was_never_taken_is_sent_again_and_what_was_taken_by_name_only,
+    faults_of_a_resend_are_named_all_at_once,
+    an_operator_settles_a_call_that_nobody_answered_for,
+    dead_letters_are_listed_page_by_page_with_what_is_needed_to_judge_them,
+    dead_letters_are_replayed_and_discarded_with_a_result_for_each,
+);
 
 /// Says what a worker would.
 struct Worker<'a>(&'a Rig);
@@ -138,9 +154,8 @@ impl Rig {
     }
 }
 
-#[actix_web::test]
-async fn a_waiting_notification_is_cancelled_once_and_shown_as_get_shows_it() {
-    let rig = Rig::start(Accounts::Relay, "").await;
+async fn a_waiting_notification_is_cancelled_once_and_shown_as_get_shows_it(on: Database) {
+    let rig = Rig::start(on, Accounts::Relay, "").await;
     let accepted = rig.post("order/1 &", HELLO).await;
     assert_eq!(accepted.status, 400, "a key has no spaces");
     let accepted = rig.post("order/1&x", HELLO).await.json();
@@ -159,9 +174,8 @@ async fn a_waiting_notification_is_cancelled_once_and_shown_as_get_shows_it() {
     assert!(Worker(&rig).claim().await.is_empty());
 }
 
-#[actix_web::test]
-async fn what_is_on_its_way_or_over_is_not_cancelled() {
-    let rig = Rig::start(Accounts::Relay, "").await;
+async fn what_is_on_its_way_or_over_is_not_cancelled(on: Database) {
+    let rig = Rig::start(on, Accounts::Relay, "").await;
     let accepted = rig.post("k", HELLO).await.json();
     let path = format!("{}/cancel", status_url(&accepted));
     let claimed = Worker(&rig).claim().await.remove(0);
@@ -172,9 +186,8 @@ async fn what_is_on_its_way_or_over_is_not_cancelled() {
     assert_eq!((code.as_str(), detail.ends_with("accepted")), ("already_dispatched", true), "{detail}");
 }
 
-#[actix_web::test]
-async fn of_several_deliveries_those_that_wait_are_stopped_and_the_rest_is_told() {
-    let rig = Rig::start(Accounts::Relay, "").await;
+async fn of_several_deliveries_those_that_wait_are_stopped_and_the_rest_is_told(on: Database) {
+    let rig = Rig::start(on, Accounts::Relay, "").await;
     let two = r#"{"to": [{"email": "a@example.com"}, {"email": "b@example.com"}], "email": {"subject": "s", "text": "t"}}"#;
     let accepted = rig.post("k", two).await.json();
     let worker = Worker(&rig);
@@ -189,9 +202,8 @@ async fn of_several_deliveries_those_that_wait_are_stopped_and_the_rest_is_told(
     assert_eq!((states, cancelled["status"].as_str()), (vec!["accepted", "cancelled"], Some("partially_failed")));
 }
 
-#[actix_web::test]
-async fn a_message_is_sent_at_another_time_while_it_was_never_called() {
-    let rig = Rig::start(Accounts::Relay, "").await;
+async fn a_message_is_sent_at_another_time_while_it_was_never_called(on: Database) {
+    let rig = Rig::start(on, Accounts::Relay, "").await;
     let accepted = rig.post("k", &HELLO.replacen('{', r#"{"send_in": "1h", "#, 1)).await.json();
     let first = accepted["send_at"].as_str().unwrap().parse::<Timestamp>().unwrap();
     let later = first.plus(Duration::from_secs(5 * 86_400)).to_string();
@@ -214,9 +226,8 @@ async fn a_message_is_sent_at_another_time_while_it_was_never_called() {
     assert_eq!((status, code.as_str()), (409, "already_dispatched"));
 }
 
-#[actix_web::test]
-async fn a_time_that_cannot_be_is_refused_at_its_place() {
-    let rig = Rig::start(Accounts::Relay, "").await;
+async fn a_time_that_cannot_be_is_refused_at_its_place(on: Database) {
+    let rig = Rig::start(on, Accounts::Relay, "").await;
     let own = HELLO.replacen('{', r#"{"expires_in": "10m", "#, 1);
     let path = status_url(&rig.post("k", &own).await.json());
     let in_an_hour = Worker(&rig).now().plus(Duration::from_secs(3_600)).to_string();
@@ -237,9 +248,8 @@ async fn a_time_that_cannot_be_is_refused_at_its_place() {
     assert_eq!(rig.get(&path).await.json()["version"], 1);
 }
 
-#[actix_web::test]
-async fn a_version_that_has_passed_is_told_and_changes_nothing() {
-    let rig = Rig::start(Accounts::Relay, "").await;
+async fn a_version_that_has_passed_is_told_and_changes_nothing(on: Database) {
+    let rig = Rig::start(on, Accounts::Relay, "").await;
     let path = status_url(&rig.post("k", HELLO).await.json());
     let at = |seconds| json!({"send_at": Worker(&rig).now().plus(Duration::from_secs(seconds)).to_string()}).to_string();
     let etag = rig.get(&path).await.header("etag").unwrap().to_owned();
@@ -255,9 +265,8 @@ async fn a_version_that_has_passed_is_told_and_changes_nothing() {
     assert_eq!(rig.ask_as(&rig.key, "PATCH", &path, &at(700), Some("*")).await.status, 200);
 }
 
-#[actix_web::test]
-async fn acts_need_their_scope_and_see_their_own_mode_and_tenant_alone() {
-    let rig = Rig::start(Accounts::Relay, "").await;
+async fn acts_need_their_scope_and_see_their_own_mode_and_tenant_alone(on: Database) {
+    let rig = Rig::start(on, Accounts::Relay, "").await;
     let accepted = rig.post("k", HELLO).await.json();
     let (sends, reads, operates) =
         (rig.key("live", &["send"]).await, rig.key("live", &["read", "pii"]).await, rig.key("live", &["ops"]).await);
@@ -294,9 +303,8 @@ async fn acts_need_their_scope_and_see_their_own_mode_and_tenant_alone() {
     assert_eq!(cancelled["deliveries"][0]["to"], "A***@example.com", "without pii it is masked here too");
 }
 
-#[actix_web::test]
-async fn what_was_never_taken_is_sent_again_and_what_was_taken_by_name_only() {
-    let rig = Rig::start(Accounts::Relay, "").await;
+async fn what_was_never_taken_is_sent_again_and_what_was_taken_by_name_only(on: Database) {
+    let rig = Rig::start(on, Accounts::Relay, "").await;
     let worker = Worker(&rig);
     let expired = worker.expired("expired").await;
     let path = format!("{}/resend", delivery(&expired));
@@ -323,9 +331,8 @@ async fn what_was_never_taken_is_sent_again_and_what_was_taken_by_name_only() {
     assert_eq!(worker.claim().await.len(), 1);
 }
 
-#[actix_web::test]
-async fn faults_of_a_resend_are_named_all_at_once() {
-    let rig = Rig::start(Accounts::Relay, "").await;
+async fn faults_of_a_resend_are_named_all_at_once(on: Database) {
+    let rig = Rig::start(on, Accounts::Relay, "").await;
     let accepted = rig.post("k", HELLO).await.json();
     let refused = rig.ask(&format!("{}/resend", delivery(&accepted)), r#"{"generation": "2", "expires_in": "soon", "when": 1}"#).await;
     let pointers: Vec<_> =
@@ -336,9 +343,8 @@ async fn faults_of_a_resend_are_named_all_at_once() {
     );
 }
 
-#[actix_web::test]
-async fn an_operator_settles_a_call_that_nobody_answered_for() {
-    let rig = Rig::start(Accounts::Relay, "").await;
+async fn an_operator_settles_a_call_that_nobody_answered_for(on: Database) {
+    let rig = Rig::start(on, Accounts::Relay, "").await;
     let worker = Worker(&rig);
     let (one, _) = worker.carried("one", Outcome::Ambiguous).await;
     let (two, _) = worker.carried("two", Outcome::Ambiguous).await;
@@ -364,9 +370,8 @@ async fn an_operator_settles_a_call_that_nobody_answered_for() {
 
 const IMPATIENT: &str = "[retry.transactional]\nattempts = 1\n";
 
-#[actix_web::test]
-async fn dead_letters_are_listed_page_by_page_with_what_is_needed_to_judge_them() {
-    let rig = Rig::start(Accounts::Relay, IMPATIENT).await;
+async fn dead_letters_are_listed_page_by_page_with_what_is_needed_to_judge_them(on: Database) {
+    let rig = Rig::start(on, Accounts::Relay, IMPATIENT).await;
     let mut ids = Vec::new();
     for key in ["one", "two", "three"] {
         let dead = Worker(&rig).dead(key).await;
@@ -416,9 +421,8 @@ async fn dead_letters_are_listed_page_by_page_with_what_is_needed_to_judge_them(
     }
 }
 
-#[actix_web::test]
-async fn dead_letters_are_replayed_and_discarded_with_a_result_for_each() {
-    let rig = Rig::start(Accounts::Relay, IMPATIENT).await;
+async fn dead_letters_are_replayed_and_discarded_with_a_result_for_each(on: Database) {
+    let rig = Rig::start(on, Accounts::Relay, IMPATIENT).await;
     let worker = Worker(&rig);
     let mut ids = Vec::new();
     for key in ["one", "two", "three"] {

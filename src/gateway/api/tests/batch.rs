@@ -4,7 +4,19 @@ use serde_json::{Value, json};
 use tidings_core::store::Reading as _;
 
 use super::broken::Failure;
+use super::database::{Database, on_both_databases};
 use super::rig::{Accounts, Rig};
+
+on_both_databases!(
+    each_notification_of_a_batch_answers_for_itself,
+    pointers_count_from_the_root_also_where_the_configuration_refuses,
+    a_batch_of_which_nothing_is_taken_is_422,
+    a_batch_is_refused_as_a_whole_for_its_form_alone,
+    five_hundred_are_taken_at_once_and_repeating_them_adds_nothing,
+    the_scope_for_codes_is_asked_of_each,
+    the_first_of_two_with_one_key_wins_whatever_their_class,
+    a_store_that_fails_takes_nothing_of_a_batch_and_one_that_does_not_answer_is_found_out,
+);
 
 fn item(key: &str, text: &str) -> Value {
     json!({"idempotency_key": key, "to": "ada@example.com", "email": {"subject": "s", "text": text}})
@@ -35,9 +47,8 @@ fn outcomes(answer: &Value) -> Vec<(u64, String)> {
     results.iter().enumerate().map(outcome).collect()
 }
 
-#[actix_web::test]
-async fn each_notification_of_a_batch_answers_for_itself() {
-    let rig = Rig::start(Accounts::Relay, "").await;
+async fn each_notification_of_a_batch_answers_for_itself(on: Database) {
+    let rig = Rig::start(on, Accounts::Relay, "").await;
     let single = rig.post("single", &json!({"to": "ada@example.com", "email": {"subject": "s", "text": "t"}}).to_string()).await;
     let mut invalid = item("bad", "t");
     invalid["to"] = json!("nobody");
@@ -79,9 +90,8 @@ async fn each_notification_of_a_batch_answers_for_itself() {
     assert_eq!((again.header("idempotent-replayed"), again.json()), (Some("true"), body["results"][0]["notification"].clone()));
 }
 
-#[actix_web::test]
-async fn pointers_count_from_the_root_also_where_the_configuration_refuses() {
-    let rig = Rig::start(Accounts::Relay, "").await;
+async fn pointers_count_from_the_root_also_where_the_configuration_refuses(on: Database) {
+    let rig = Rig::start(on, Accounts::Relay, "").await;
     let mut foreign = item("foreign", "t");
     foreign["email"]["from"] = json!("x@other.example");
     let answer = rig.batch(&batch(&[item("a", "t"), foreign])).await.json();
@@ -89,17 +99,15 @@ async fn pointers_count_from_the_root_also_where_the_configuration_refuses() {
     assert_eq!(answer["results"][1]["code"], "no_route");
 }
 
-#[actix_web::test]
-async fn a_batch_of_which_nothing_is_taken_is_422() {
-    let rig = Rig::start(Accounts::Relay, "").await;
+async fn a_batch_of_which_nothing_is_taken_is_422(on: Database) {
+    let rig = Rig::start(on, Accounts::Relay, "").await;
     let answer = rig.batch(&batch(&[json!({"idempotency_key": "a"}), json!({"idempotency_key": "b", "to": "x"})])).await;
     assert_eq!(answer.status, 422);
     assert_eq!(answer.json()["results"].as_array().unwrap().len(), 2);
 }
 
-#[actix_web::test]
-async fn a_batch_is_refused_as_a_whole_for_its_form_alone() {
-    let rig = Rig::start(Accounts::Relay, "[limits]\nbatch_body = \"256KiB\"\n").await;
+async fn a_batch_is_refused_as_a_whole_for_its_form_alone(on: Database) {
+    let rig = Rig::start(on, Accounts::Relay, "[limits]\nbatch_body = \"256KiB\"\n").await;
     let many: Vec<Value> = (0..501).map(|n| item(&format!("k{n}"), "t")).collect();
     for (body, status, code, pointer) in [
         ("{".to_owned(), 400, "invalid_json", ""),
@@ -122,9 +130,8 @@ async fn a_batch_is_refused_as_a_whole_for_its_form_alone() {
     assert_eq!(rig.store.open_count().await.unwrap(), 0);
 }
 
-#[actix_web::test]
-async fn five_hundred_are_taken_at_once_and_repeating_them_adds_nothing() {
-    let rig = Rig::start(Accounts::Relay, "").await;
+async fn five_hundred_are_taken_at_once_and_repeating_them_adds_nothing(on: Database) {
+    let rig = Rig::start(on, Accounts::Relay, "").await;
     let body = batch(&(0..500).map(|n| item(&format!("k{n}"), "t")).collect::<Vec<_>>());
     let first = rig.batch(&body).await;
     assert_eq!(first.status, 202);
@@ -134,9 +141,8 @@ async fn five_hundred_are_taken_at_once_and_repeating_them_adds_nothing() {
     assert_eq!(rig.store.open_count().await.unwrap(), 500);
 }
 
-#[actix_web::test]
-async fn the_scope_for_codes_is_asked_of_each() {
-    let rig = Rig::start(Accounts::Relay, "[categories.login-code]\nclass = \"critical\"\n").await;
+async fn the_scope_for_codes_is_asked_of_each(on: Database) {
+    let rig = Rig::start(on, Accounts::Relay, "[categories.login-code]\nclass = \"critical\"\n").await;
     let mut sends = rig;
     sends.key = sends.key("live", &["send"]).await;
     let mut code = item("code", "t");
@@ -146,9 +152,8 @@ async fn the_scope_for_codes_is_asked_of_each() {
 }
 
 /// The urgent one of two with one key overtakes nobody: the first of the batch wins.
-#[actix_web::test]
-async fn the_first_of_two_with_one_key_wins_whatever_their_class() {
-    let rig = Rig::start(Accounts::Relay, "[categories.login-code]\nclass = \"critical\"\n[categories.receipt]\n").await;
+async fn the_first_of_two_with_one_key_wins_whatever_their_class(on: Database) {
+    let rig = Rig::start(on, Accounts::Relay, "[categories.login-code]\nclass = \"critical\"\n[categories.receipt]\n").await;
     let (mut slow, mut urgent) = (item("k", "t"), item("k", "t"));
     slow["category"] = json!("receipt");
     urgent["category"] = json!("login-code");
@@ -157,9 +162,8 @@ async fn the_first_of_two_with_one_key_wins_whatever_their_class() {
     assert_eq!(answer["results"][0]["notification"]["class"], "transactional");
 }
 
-#[actix_web::test]
-async fn a_store_that_fails_takes_nothing_of_a_batch_and_one_that_does_not_answer_is_found_out() {
-    let rig = Rig::start(Accounts::Relay, "").await.remembering();
+async fn a_store_that_fails_takes_nothing_of_a_batch_and_one_that_does_not_answer_is_found_out(on: Database) {
+    let rig = Rig::start(on, Accounts::Relay, "").await.remembering();
     assert_eq!(rig.get("/v1/limits").await.status, 200);
     let body = batch(&[item("a", "t"), item("b", "t")]);
     rig.store.fails(Failure::Full);

@@ -10,9 +10,16 @@ use tidings_core::status::Status;
 use tidings_core::words::{AttemptOutcome, Channel, Class, Mode, Reason, WaitReason};
 
 use super::HELLO;
+use super::database::{Database, on_both_databases};
 use super::rig::{Accounts, Answer, Rig};
 use crate::api::problem::Code;
 use crate::api::reference::{OPENAPI, operations, resolved};
+
+on_both_databases!(
+    what_is_described_answers_and_what_is_pending_does_not,
+    real_answers_are_as_described,
+    the_document_and_its_pages_are_served_without_outside_requests,
+);
 
 /// Described, and not served yet. An entry goes when its route comes.
 const PENDING: &[&str] = &[
@@ -60,9 +67,8 @@ fn every_route_is_described_and_every_description_is_served() {
     assert!(pending.is_subset(&described));
 }
 
-#[actix_web::test]
-async fn what_is_described_answers_and_what_is_pending_does_not() {
-    let rig = Rig::start(Accounts::Relay, "").await;
+async fn what_is_described_answers_and_what_is_pending_does_not(on: Database) {
+    let rig = Rig::start(on, Accounts::Relay, "").await;
     let registered = registered();
     for (path, method, operation) in operations(&document()) {
         let filled = path.replace("{number}", "0").replace(['{', '}'], "");
@@ -234,9 +240,8 @@ fn kind(value: &Value) -> &'static str {
     }
 }
 
-#[actix_web::test]
-async fn real_answers_are_as_described() {
-    let rig = Rig::start(Accounts::Relay, "").await;
+async fn real_answers_are_as_described(on: Database) {
+    let rig = Rig::start(on, Accounts::Relay, "").await;
     let accepted = rig.post("k", HELLO).await;
     check(&accepted, "post", "/v1/notifications");
     check(&rig.post("k", HELLO).await, "post", "/v1/notifications");
@@ -272,9 +277,8 @@ async fn real_answers_are_as_described() {
     }
 }
 
-#[actix_web::test]
-async fn the_document_and_its_pages_are_served_without_outside_requests() {
-    let rig = Rig::start(Accounts::Relay, "").await;
+async fn the_document_and_its_pages_are_served_without_outside_requests(on: Database) {
+    let rig = Rig::start(on, Accounts::Relay, "").await;
     let answer = rig.raw(TestRequest::get().uri("/openapi.json")).await;
     assert_eq!(
         (answer.status, answer.header("content-type"), answer.json()["openapi"].as_str()),

@@ -1,6 +1,7 @@
 //! Stories of the pull feed over HTTP, on a store whose deliveries are ended by hand.
 
-use std::time::Duration;
+use std::collections::HashSet;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use tidings_core::ids::{DeliveryId, InstanceId};
@@ -10,12 +11,39 @@ use tidings_core::store::{Outbox as _, WriteBatch};
 use tidings_core::transition::{Finish, RoutePosition};
 use tidings_core::words::Reason;
 
+use super::database::{Database, on_both_databases};
 use super::rig::{Accounts, Rig};
+
+on_both_databases!(
+    an_event_tells_what_became_of_a_delivery_and_nothing_of_its_content,
+    a_refusal_tells_the_codes_of_the_mail_system,
+    pages_follow_each_other_and_next_is_never_null,
+    a_cursor_belongs_to_its_tenant_mode_and_filter,
+    a_call_waits_until_something_is_told,
+    keys_of_order_and_collapse_are_taken_and_bind_the_request,
+    sensitive_content_is_gone_with_the_end_and_the_replay_answers_the_same,
+);
 
 const RECEIPT: &str = r#"{"to": {"email": "ada@example.com", "ref": "user_42"}, "tags": ["blue"], "metadata": {"order": "10432"},
     "email": {"subject": "Secret subject", "text": "Secret text"}}"#;
 
-/// Calls everything that is due and writes the outcome.
+/// Waits until the feed tells that the notifications of these deliveries are completed: it stays behind every transaction
+/// that runs on a server of PostgreSQL, those of other tests too.
+async fn caught_up(rig: &Rig, ended: &[DeliveryId]) {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    let wanted: HashSet<String> = ended.iter().map(|id| id.notification().to_string()).collect();
+    loop {
+        let (items, _) = page(rig, "?type=notification.completed&limit=200").await;
+        let told: HashSet<String> = items.iter().filter_map(|item| item["data"]["notification_id"].as_str()).map(str::to_owned).collect();
+        if wanted.is_subset(&told) {
+            return;
+        }
+        assert!(Instant::now() < deadline, "only {told:?} of {wanted:?} were told");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// Calls everything that is due, writes the outcome and waits until it is told.
 async fn end_all(rig: &Rig, outcome: &Outcome) -> Vec<DeliveryId> {
     let (app, now) = (&rig.app, rig.app.now());
     let setup = app.setup();
@@ -41,7 +69,7 @@ async fn end_all(rig: &Rig, outcome: &Outcome) -> Vec<DeliveryId> {
     };
     let batch = WriteBatch { claim: Some(plan), ..WriteBatch::default() };
     let claimed = rig.store.commit(&app.setup().rules, batch, now).await.claim.unwrap().unwrap().dispatched;
-    let ids = claimed.iter().map(|delivery| delivery.id).collect();
+    let ids: Vec<_> = claimed.iter().map(|delivery| delivery.id).collect();
     for delivery in claimed {
         let finish = Finish {
             id: delivery.id,
@@ -61,6 +89,7 @@ async fn end_all(rig: &Rig, outcome: &Outcome) -> Vec<DeliveryId> {
         };
         app.writer.finish(finish).await.unwrap();
     }
+    caught_up(rig, &ids).await;
     ids
 }
 
@@ -75,9 +104,8 @@ async fn page(rig: &Rig, query: &str) -> (Vec<Value>, String) {
     (page["items"].as_array().unwrap().clone(), page["next"].as_str().expect("next is never null").to_owned())
 }
 
-#[actix_web::test]
-async fn an_event_tells_what_became_of_a_delivery_and_nothing_of_its_content() {
-    let rig = Rig::start(Accounts::Relay, "").await;
+async fn an_event_tells_what_became_of_a_delivery_and_nothing_of_its_content(on: Database) {
+    let rig = Rig::start(on, Accounts::Relay, "").await;
     let id = rig.post("order-10432", RECEIPT).await.json()["id"].as_str().unwrap().to_owned();
     let delivery = end_all(&rig, &accepted()).await.remove(0);
 
@@ -103,9 +131,8 @@ async fn an_event_tells_what_became_of_a_delivery_and_nothing_of_its_content() {
     }
 }
 
-#[actix_web::test]
-async fn a_refusal_tells_the_codes_of_the_mail_system() {
-    let rig = Rig::start(Accounts::Relay, "").await;
+async fn a_refusal_tells_the_codes_of_the_mail_system(on: Database) {
+    let rig = Rig::start(on, Accounts::Relay, "").await;
     rig.post("k", RECEIPT).await;
     end_all(&rig, &Outcome::Refused { by: Refusal::Recipient { listed: false, hard: false }, reason: Reason::RecipientRefused }).await;
     let data = page(&rig, "?type=delivery.failed").await.0[0]["data"].clone();
@@ -113,9 +140,8 @@ async fn a_refusal_tells_the_codes_of_the_mail_system() {
     assert_eq!((data["reason"].as_str(), data["provider_message_id"].is_null()), (Some("recipient_refused"), true));
 }
 
-#[actix_web::test]
-async fn pages_follow_each_other_and_next_is_never_null() {
-    let rig = Rig::start(Accounts::Relay, "").await;
+async fn pages_follow_each_other_and_next_is_never_null(on: Database) {
+    let rig = Rig::start(on, Accounts::Relay, "").await;
     let (none, start) = page(&rig, "").await;
     assert!(none.is_empty());
     for n in 0..5 {
@@ -133,16 +159,15 @@ async fn pages_follow_each_other_and_next_is_never_null() {
             seen.extend(items.iter().map(|item| item["id"].as_str().unwrap().to_owned()));
             query = format!("?limit=3&after={next}");
         }
-        let unique: std::collections::HashSet<_> = seen.iter().collect();
+        let unique: HashSet<_> = seen.iter().collect();
         assert_eq!((seen.len(), unique.len()), (10, 10));
     }
     assert_eq!(page(&rig, "?after=now").await.0.len(), 0);
     assert_eq!(page(&rig, "?type=notification.completed,delivery.bounced").await.0.len(), 5);
 }
 
-#[actix_web::test]
-async fn a_cursor_belongs_to_its_tenant_mode_and_filter() {
-    let rig = Rig::start(Accounts::Relay, "").await;
+async fn a_cursor_belongs_to_its_tenant_mode_and_filter(on: Database) {
+    let rig = Rig::start(on, Accounts::Relay, "").await;
     let (_, cursor) = page(&rig, "?type=delivery.failed").await;
     assert_eq!(rig.get(&format!("/v1/events?type=delivery.failed&after={cursor}")).await.status, 200);
     let other_mode = rig.key("test", &["read"]).await;
@@ -162,13 +187,12 @@ async fn a_cursor_belongs_to_its_tenant_mode_and_filter() {
     assert!(detail.contains("delivery.bounced"), "{detail}");
 }
 
-#[actix_web::test]
-async fn a_call_waits_until_something_is_told() {
-    let rig = Rig::start(Accounts::Relay, "").await;
+async fn a_call_waits_until_something_is_told(on: Database) {
+    let rig = Rig::start(on, Accounts::Relay, "").await;
     rig.post("k", RECEIPT).await;
     let (_, next) = page(&rig, "?after=now").await;
     let path = format!("?after={next}&wait=30s");
-    let started = std::time::Instant::now();
+    let started = Instant::now();
     let (waited, ended) = tokio::join!(page(&rig, &path), async {
         tokio::time::sleep(Duration::from_millis(100)).await;
         end_all(&rig, &accepted()).await
@@ -179,9 +203,8 @@ async fn a_call_waits_until_something_is_told() {
     assert!(empty.is_empty() && !again.is_empty());
 }
 
-#[actix_web::test]
-async fn keys_of_order_and_collapse_are_taken_and_bind_the_request() {
-    let rig = Rig::start(Accounts::Relay, "").await;
+async fn keys_of_order_and_collapse_are_taken_and_bind_the_request(on: Database) {
+    let rig = Rig::start(on, Accounts::Relay, "").await;
     let body = |keys: &str| RECEIPT.replacen('{', &format!("{{{keys}, "), 1);
     let ordered = body(r#""ordering_key": "order-7""#);
     let first = rig.post("a", &ordered).await;
@@ -210,9 +233,8 @@ async fn keys_of_order_and_collapse_are_taken_and_bind_the_request() {
     assert_eq!(older["deliveries"][0]["reason"], "collapsed");
 }
 
-#[actix_web::test]
-async fn sensitive_content_is_gone_with_the_end_and_the_replay_answers_the_same() {
-    let rig = Rig::start(Accounts::Relay, "[categories.login-code]\nsensitive = true\n").await;
+async fn sensitive_content_is_gone_with_the_end_and_the_replay_answers_the_same(on: Database) {
+    let rig = Rig::start(on, Accounts::Relay, "[categories.login-code]\nsensitive = true\n").await;
     let body = RECEIPT.replacen('{', r#"{"category": "login-code", "#, 1);
     let first = rig.post("code", &body).await;
     assert_eq!(first.status, 202, "{}", first.text());

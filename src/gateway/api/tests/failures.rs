@@ -5,11 +5,19 @@ use serde_json::json;
 
 use super::HELLO;
 use super::broken::Failure;
+use super::database::{Database, on_both_databases};
 use super::rig::{Accounts, Rig, post};
 
-#[actix_web::test]
-async fn what_is_not_served_says_so_in_a_problem_document() {
-    let rig = Rig::start(Accounts::Relay, "[limits]\nbody = \"2KiB\"\n").await;
+on_both_databases!(
+    what_is_not_served_says_so_in_a_problem_document,
+    a_commit_whose_answer_was_lost_is_found_by_its_key,
+    a_store_that_fails_takes_nothing_and_says_when_to_come_back,
+    readiness_names_what_is_not_well,
+    the_type_of_every_problem_opens_here,
+);
+
+async fn what_is_not_served_says_so_in_a_problem_document(on: Database) {
+    let rig = Rig::start(on, Accounts::Relay, "[limits]\nbody = \"2KiB\"\n").await;
     let bearer = ("authorization", format!("Bearer {}", rig.key));
     let with = |request: TestRequest| request.insert_header(bearer.clone());
     for (request, status, code) in [
@@ -42,9 +50,8 @@ async fn what_is_not_served_says_so_in_a_problem_document() {
     assert_eq!(rig.raw(keyless).await.code(), "idempotency_key_missing");
 }
 
-#[actix_web::test]
-async fn a_commit_whose_answer_was_lost_is_found_by_its_key() {
-    let rig = Rig::start(Accounts::Relay, "").await;
+async fn a_commit_whose_answer_was_lost_is_found_by_its_key(on: Database) {
+    let rig = Rig::start(on, Accounts::Relay, "").await;
     rig.store.fails(Failure::AnswerLost);
     let first = rig.post("k", HELLO).await;
     assert_eq!((first.status, first.header("idempotent-replayed")), (202, None));
@@ -52,9 +59,8 @@ async fn a_commit_whose_answer_was_lost_is_found_by_its_key() {
     assert_eq!(rig.post("k", HELLO).await.text(), first.text());
 }
 
-#[actix_web::test]
-async fn a_store_that_fails_takes_nothing_and_says_when_to_come_back() {
-    let rig = Rig::start(Accounts::Relay, "").await;
+async fn a_store_that_fails_takes_nothing_and_says_when_to_come_back(on: Database) {
+    let rig = Rig::start(on, Accounts::Relay, "").await;
     for (failure, status, code) in [
         (Failure::Full, 503, "overloaded"),
         (Failure::Away, 503, "overloaded"),
@@ -74,21 +80,19 @@ async fn a_store_that_fails_takes_nothing_and_says_when_to_come_back() {
     assert_eq!(rig.post("k", HELLO).await.status, 202);
 }
 
-#[actix_web::test]
-async fn readiness_names_what_is_not_well() {
-    let rig = Rig::start(Accounts::Relay, "").await;
+async fn readiness_names_what_is_not_well(on: Database) {
+    let rig = Rig::start(on, Accounts::Relay, "").await;
     assert_eq!(rig.raw(TestRequest::get().uri("/healthz")).await.json(), json!({"status": "ok"}));
     assert_eq!(rig.raw(TestRequest::get().uri("/readyz")).await.json(), json!({"status": "ready", "faults": []}));
     rig.app.readiness.store_down.store(true, std::sync::atomic::Ordering::Relaxed);
     let answer = rig.raw(TestRequest::get().uri("/readyz")).await;
     assert_eq!((answer.status, answer.json()), (503, json!({"status": "not_ready", "faults": ["store"]})));
     let version = rig.raw(TestRequest::get().uri("/version")).await.json();
-    assert_eq!((version["version"].as_str(), version["store"].as_str()), (Some(env!("CARGO_PKG_VERSION")), Some("SQLite")));
+    assert_eq!((version["version"].as_str(), version["store"].as_str()), (Some(env!("CARGO_PKG_VERSION")), Some(on.name())));
 }
 
-#[actix_web::test]
-async fn the_type_of_every_problem_opens_here() {
-    let rig = Rig::start(Accounts::Relay, "").await;
+async fn the_type_of_every_problem_opens_here(on: Database) {
+    let rig = Rig::start(on, Accounts::Relay, "").await;
     let index = rig.raw(TestRequest::get().uri("/docs")).await;
     for code in crate::api::problem::Code::ALL {
         let path = format!("/docs/errors/{}", code.as_str());

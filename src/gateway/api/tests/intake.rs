@@ -7,22 +7,31 @@ use tidings_core::request::{RequestLimits, parse};
 use tidings_core::words::Mode;
 
 use super::HELLO;
+use super::database::{Database, on_both_databases};
 use super::rig::{Accounts, Rig};
 use crate::api::auth::Caller;
 use crate::intake::{Call, prepare};
 
-#[actix_web::test]
-async fn what_was_accepted_keeps_its_answer_when_the_configuration_no_longer_allows_it() {
-    let rig = Rig::start(Accounts::Relay, "").await;
+on_both_databases!(
+    what_was_accepted_keeps_its_answer_when_the_configuration_no_longer_allows_it,
+    a_commit_and_its_wake_up_go_on_when_the_caller_goes_away,
+    every_delivery_of_a_list_is_named_in_order,
+    a_live_key_acts_in_test_while_the_sandbox_stands_in_for_all,
+    what_cannot_leave_is_refused_and_the_setting_named,
+    an_undeclared_category_is_refused_once_there_are_declared_ones,
+    the_author_comes_from_the_request_the_category_or_the_account,
+);
+
+async fn what_was_accepted_keeps_its_answer_when_the_configuration_no_longer_allows_it(on: Database) {
+    let rig = Rig::start(on, Accounts::Relay, "").await;
     let first = rig.post("k", HELLO).await;
     let later = rig.again(Accounts::Nothing, "").await;
     assert_eq!(later.post("k", HELLO).await.text(), first.text());
     assert_eq!(later.post("other", HELLO).await.code(), "no_route");
 }
 
-#[actix_web::test]
-async fn a_commit_and_its_wake_up_go_on_when_the_caller_goes_away() {
-    let rig = Rig::start(Accounts::Relay, "").await;
+async fn a_commit_and_its_wake_up_go_on_when_the_caller_goes_away(on: Database) {
+    let rig = Rig::start(on, Accounts::Relay, "").await;
     let now = rig.app.now();
     let mut caller = Caller::for_tests(Mode::Live, &["send"]);
     caller.setup = rig.app.setup();
@@ -39,9 +48,8 @@ async fn a_commit_and_its_wake_up_go_on_when_the_caller_goes_away() {
     assert_eq!(rig.get("/v1/notifications/by-key?idempotency_key=k").await.status, 200);
 }
 
-#[actix_web::test]
-async fn every_delivery_of_a_list_is_named_in_order() {
-    let rig = Rig::start(Accounts::Relay, "").await;
+async fn every_delivery_of_a_list_is_named_in_order(on: Database) {
+    let rig = Rig::start(on, Accounts::Relay, "").await;
     let body = r#"{"to": ["a@example.com", "B <b@sandbox.test>"], "email": {"subject": "s", "text": "t"}}"#;
     let answer = rig.post("k", body).await.json();
     assert_eq!(answer["version"], 2);
@@ -50,16 +58,14 @@ async fn every_delivery_of_a_list_is_named_in_order() {
     assert_eq!(rig.get("/v1/notifications/by-key?idempotency_key=k").await.json()["version"], 2);
 }
 
-#[actix_web::test]
-async fn a_live_key_acts_in_test_while_the_sandbox_stands_in_for_all() {
-    let rig = Rig::start(Accounts::SandboxOnly, "").await;
+async fn a_live_key_acts_in_test_while_the_sandbox_stands_in_for_all(on: Database) {
+    let rig = Rig::start(on, Accounts::SandboxOnly, "").await;
     let answer = rig.post("hello-1", r#"{"to": "ada@example.com", "email": {"subject": "Hello", "text": "It works."}}"#).await;
     assert_eq!((answer.status, answer.json()["mode"].as_str()), (202, Some("test")));
 }
 
-#[actix_web::test]
-async fn what_cannot_leave_is_refused_and_the_setting_named() {
-    let rig = Rig::start(Accounts::Relay, "").await;
+async fn what_cannot_leave_is_refused_and_the_setting_named(on: Database) {
+    let rig = Rig::start(on, Accounts::Relay, "").await;
     let from = |from: &str| format!(r#"{{"to": "a@example.com", "email": {{"from": "{from}", "subject": "s", "text": "t"}}}}"#);
     for (body, pointer, code, words) in [
         (from("x@other.example"), "/email/from", "no_route", "sends_as of relay"),
@@ -79,11 +85,10 @@ async fn what_cannot_leave_is_refused_and_the_setting_named() {
     assert_eq!(rig.post("k", HELLO).await.status, 202);
 }
 
-#[actix_web::test]
-async fn an_undeclared_category_is_refused_once_there_are_declared_ones() {
+async fn an_undeclared_category_is_refused_once_there_are_declared_ones(on: Database) {
     let body = r#"{"to": "a@example.com", "category": "login-cod", "email": {"subject": "s", "text": "t"}}"#;
     let declared = "[categories.login-code]\nclass = \"critical\"\nexpires_in = \"10m\"\n";
-    let rig = Rig::start(Accounts::Relay, declared).await;
+    let rig = Rig::start(on, Accounts::Relay, declared).await;
     let (status, code, detail) = rig.post("k", body).await.problem();
     assert_eq!((status, code.as_str()), (422, "unknown_category"));
     assert!(detail.contains("did you mean \"login-code\"?"), "{detail}");
@@ -93,10 +98,9 @@ async fn an_undeclared_category_is_refused_once_there_are_declared_ones() {
     assert_eq!(rig.again(Accounts::Relay, "").await.post("k3", body).await.status, 202);
 }
 
-#[actix_web::test]
-async fn the_author_comes_from_the_request_the_category_or_the_account() {
+async fn the_author_comes_from_the_request_the_category_or_the_account(on: Database) {
     let file = "[senders.shop]\nemail = \"Shop <hello@shop.example.com>\"\n[categories.receipt]\nfrom = \"shop\"\n";
-    let rig = Rig::start(Accounts::Relay, file).await;
+    let rig = Rig::start(on, Accounts::Relay, file).await;
     let domain_of = async |key: &str, body: &str| {
         let answer = rig.post(key, body).await;
         assert_eq!(answer.status, 202, "{}", answer.text());

@@ -6,7 +6,20 @@ use serde_json::{Value, json};
 use tidings_core::store::{Deed, Store as _};
 
 use super::HELLO;
+use super::database::{Database, on_both_databases};
 use super::rig::{Accounts, Answer, Rig};
+
+on_both_databases!(
+    keys_say_why_they_do_not_open,
+    a_scope_that_is_missing_is_named,
+    live_and_test_do_not_see_each_other,
+    a_key_is_told_once_and_listed_without_itself,
+    a_rotated_key_stays_for_its_overlap_and_a_revoked_one_opens_nothing,
+    a_key_makes_and_manages_none_that_may_do_more_than_itself,
+    a_disabled_tenant_is_refused_at_the_door,
+    a_team_key_writes_to_the_guest_list_alone_copies_included,
+    a_tenant_has_an_author_of_its_own_where_nobody_else_has,
+);
 
 async fn call(rig: &Rig, key: &str, method: Method, path: &str, body: &Value) -> Answer {
     let request = TestRequest::default().method(method).uri(path).insert_header(("authorization", format!("Bearer {key}")));
@@ -21,9 +34,8 @@ fn text(value: &Value) -> String {
     value.as_str().unwrap().to_owned()
 }
 
-#[actix_web::test]
-async fn keys_say_why_they_do_not_open() {
-    let rig = Rig::start(Accounts::Relay, "").await;
+async fn keys_say_why_they_do_not_open(on: Database) {
+    let rig = Rig::start(on, Accounts::Relay, "").await;
     let unknown = crate::api::auth::new_key("live", [3; 32]);
     let mistyped = rig.key.replace("tdk_live_", "tdk_test_");
     let missing = rig.raw(TestRequest::get().uri("/v1/notifications/x")).await;
@@ -36,9 +48,8 @@ async fn keys_say_why_they_do_not_open() {
     }
 }
 
-#[actix_web::test]
-async fn a_scope_that_is_missing_is_named() {
-    let rig = Rig::start(Accounts::Relay, "[categories.login-code]\nclass = \"critical\"\n").await;
+async fn a_scope_that_is_missing_is_named(on: Database) {
+    let rig = Rig::start(on, Accounts::Relay, "[categories.login-code]\nclass = \"critical\"\n").await;
     let (reads, sends) = (rig.key("live", &["read"]).await, rig.key("live", &["send"]).await);
     let code = r#"{"to": "a@example.com", "category": "login-code", "email": {"subject": "s", "text": "t"}}"#;
     for (answer, scope) in [
@@ -54,9 +65,8 @@ async fn a_scope_that_is_missing_is_named() {
     assert_eq!(rig.post("k", code).await.json()["class"], "critical");
 }
 
-#[actix_web::test]
-async fn live_and_test_do_not_see_each_other() {
-    let rig = Rig::start(Accounts::Relay, "").await;
+async fn live_and_test_do_not_see_each_other(on: Database) {
+    let rig = Rig::start(on, Accounts::Relay, "").await;
     let test = rig.key("test", &["send", "read"]).await;
     let live = rig.post("k", HELLO).await.json();
     let rehearsed = rig.post_as(&test, "k", HELLO).await.json();
@@ -70,9 +80,8 @@ async fn live_and_test_do_not_see_each_other() {
     assert_eq!(rig.get_as(&test, "/v1/notifications/by-key?idempotency_key=k").await.json()["id"], rehearsed["id"]);
 }
 
-#[actix_web::test]
-async fn a_key_is_told_once_and_listed_without_itself() {
-    let rig = Rig::start(Accounts::Relay, "").await;
+async fn a_key_is_told_once_and_listed_without_itself(on: Database) {
+    let rig = Rig::start(on, Accounts::Relay, "").await;
     let made = post(&rig, "/v1/keys", json!({"name": "shop", "scopes": ["send"], "expires_in": "90d"})).await;
     assert_eq!((made.status, made.header("cache-control")), (201, Some("no-store")));
     let (id, key) = (text(&made.json()["id"]), text(&made.json()["key"]));
@@ -93,9 +102,8 @@ async fn a_key_is_told_once_and_listed_without_itself() {
     assert_eq!(pointers, ["/name", "/kind", "/scopes/0"]);
 }
 
-#[actix_web::test]
-async fn a_rotated_key_stays_for_its_overlap_and_a_revoked_one_opens_nothing() {
-    let rig = Rig::start(Accounts::Relay, "").await;
+async fn a_rotated_key_stays_for_its_overlap_and_a_revoked_one_opens_nothing(on: Database) {
+    let rig = Rig::start(on, Accounts::Relay, "").await;
     let made = post(&rig, "/v1/keys", json!({"name": "shop", "scopes": ["send", "pii"]})).await.json();
     let rotated = post(&rig, &format!("/v1/keys/{}/rotate", text(&made["id"])), json!({"overlap": "1h"})).await;
     assert_eq!(rotated.status, 201);
@@ -119,9 +127,8 @@ async fn a_rotated_key_stays_for_its_overlap_and_a_revoked_one_opens_nothing() {
     assert!(refused.status == 401 && refused.problem().2.contains("revoked"), "{}", refused.text());
 }
 
-#[actix_web::test]
-async fn a_key_makes_and_manages_none_that_may_do_more_than_itself() {
-    let rig = Rig::start(Accounts::Relay, "").await;
+async fn a_key_makes_and_manages_none_that_may_do_more_than_itself(on: Database) {
+    let rig = Rig::start(on, Accounts::Relay, "").await;
     let (test, team) = (rig.key("test", &["admin"]).await, rig.key("team", &["admin"]).await);
     let live = text(&post(&rig, "/v1/keys", json!({"name": "live"})).await.json()["id"]);
     for (key, kind, status) in
@@ -139,9 +146,8 @@ async fn a_key_makes_and_manages_none_that_may_do_more_than_itself() {
     }
 }
 
-#[actix_web::test]
-async fn a_disabled_tenant_is_refused_at_the_door() {
-    let rig = Rig::start(Accounts::Relay, "").await;
+async fn a_disabled_tenant_is_refused_at_the_door(on: Database) {
+    let rig = Rig::start(on, Accounts::Relay, "").await;
     let key = rig.key_of("acme", "live", &["send", "read"]).await;
     let entry = Deed {
         at: rig.app.now(),
@@ -158,10 +164,9 @@ async fn a_disabled_tenant_is_refused_at_the_door() {
     assert_eq!(rig.post("k", HELLO).await.status, 202, "others go on");
 }
 
-#[actix_web::test]
-async fn a_team_key_writes_to_the_guest_list_alone_copies_included() {
+async fn a_team_key_writes_to_the_guest_list_alone_copies_included(on: Database) {
     let file = "[tenants.default]\nguest_list = [\"Ada@example.com\", \"grace@example.com\"]\n";
-    let rig = Rig::start(Accounts::Relay, file).await;
+    let rig = Rig::start(on, Accounts::Relay, file).await;
     let team = rig.key("team", &["send", "read"]).await;
     let taken = rig.post_as(&team, "k", HELLO).await;
     assert_eq!((taken.status, taken.json()["mode"].as_str()), (202, Some("live")));
@@ -177,10 +182,9 @@ async fn a_team_key_writes_to_the_guest_list_alone_copies_included() {
     assert_eq!(rig.post_as(&elsewhere, "k", HELLO).await.code(), "recipient_not_allowed", "without a list there are no guests");
 }
 
-#[actix_web::test]
-async fn a_tenant_has_an_author_of_its_own_where_nobody_else_has() {
+async fn a_tenant_has_an_author_of_its_own_where_nobody_else_has(on: Database) {
     let file = "[tenants.acme]\nfrom = \"Acme <hello@acme.example>\"\n";
-    let rig = Rig::start(Accounts::SandboxOnly, file).await;
+    let rig = Rig::start(on, Accounts::SandboxOnly, file).await;
     let acme = rig.key_of("acme", "live", &["send", "read", "pii"]).await;
     let taken = rig.post_as(&acme, "k", HELLO).await.json();
     let read = rig.get_as(&acme, taken["status_url"].as_str().unwrap()).await.json();

@@ -5,7 +5,18 @@ use serde_json::{Value, json};
 use tidings_core::store::Reading as _;
 
 use super::HELLO;
+use super::database::{Database, on_both_databases};
 use super::rig::{Accounts, Rig};
+
+on_both_databases!(
+    a_request_costs_a_token_for_each_message_and_every_answer_tells_what_is_left,
+    a_batch_is_charged_whole_before_any_of_it_is_taken,
+    an_empty_bucket_refuses_before_the_body_is_looked_at,
+    without_a_limit_no_answer_speaks_of_one,
+    the_limits_of_a_key_can_be_read,
+    a_full_queue_takes_nothing_more_but_a_few_codes,
+    an_address_that_keeps_failing_is_told_to_wait_and_good_keys_are_not,
+);
 
 /// Slow enough that nothing comes in while a test runs.
 const SLOW: &str = "[limits]\ntenant_rate = \"1/s\"\ntenant_burst = 60\n";
@@ -20,9 +31,8 @@ fn batch_of(items: usize) -> String {
     json!({"notifications": (0..items).map(item).collect::<Vec<Value>>()}).to_string()
 }
 
-#[actix_web::test]
-async fn a_request_costs_a_token_for_each_message_and_every_answer_tells_what_is_left() {
-    let rig = Rig::start(Accounts::Relay, SLOW).await.remembering();
+async fn a_request_costs_a_token_for_each_message_and_every_answer_tells_what_is_left(on: Database) {
+    let rig = Rig::start(on, Accounts::Relay, SLOW).await.remembering();
     let first = rig.post("a", &to(50)).await;
     assert_eq!((first.status, first.header("ratelimit-policy")), (202, Some("\"tenant\";q=60;w=60")));
     let left = first.header("ratelimit").unwrap();
@@ -42,9 +52,8 @@ async fn a_request_costs_a_token_for_each_message_and_every_answer_tells_what_is
     assert_eq!(rig.post("b", HELLO).await.status, 202);
 }
 
-#[actix_web::test]
-async fn a_batch_is_charged_whole_before_any_of_it_is_taken() {
-    let rig = Rig::start(Accounts::Relay, SLOW).await.remembering();
+async fn a_batch_is_charged_whole_before_any_of_it_is_taken(on: Database) {
+    let rig = Rig::start(on, Accounts::Relay, SLOW).await.remembering();
     assert_eq!(rig.batch(&batch_of(40)).await.status, 202);
     let refused = rig.batch(&batch_of(40).replace("\"b", "\"c")).await;
     assert_eq!((refused.status, refused.code().as_str()), (429, "rate_limited"));
@@ -53,24 +62,21 @@ async fn a_batch_is_charged_whole_before_any_of_it_is_taken() {
     assert!(too_much.problem().2.contains("in parts"));
 }
 
-#[actix_web::test]
-async fn an_empty_bucket_refuses_before_the_body_is_looked_at() {
-    let rig = Rig::start(Accounts::Relay, "[limits]\ntenant_rate = \"1/s\"\ntenant_burst = 50\n").await.remembering();
+async fn an_empty_bucket_refuses_before_the_body_is_looked_at(on: Database) {
+    let rig = Rig::start(on, Accounts::Relay, "[limits]\ntenant_rate = \"1/s\"\ntenant_burst = 50\n").await.remembering();
     assert_eq!(rig.post("a", &to(50)).await.status, 202);
     assert_eq!(rig.post("b", "not even JSON").await.code(), "rate_limited");
 }
 
-#[actix_web::test]
-async fn without_a_limit_no_answer_speaks_of_one() {
-    let rig = Rig::start(Accounts::Relay, "").await.remembering();
+async fn without_a_limit_no_answer_speaks_of_one(on: Database) {
+    let rig = Rig::start(on, Accounts::Relay, "").await.remembering();
     let answer = rig.post("a", HELLO).await;
     assert_eq!((answer.header("ratelimit"), answer.header("ratelimit-policy")), (None, None));
     assert_eq!(rig.get("/v1/limits").await.json()["tenant_rate"], Value::Null);
 }
 
-#[actix_web::test]
-async fn the_limits_of_a_key_can_be_read() {
-    let rig = Rig::start(Accounts::Relay, SLOW).await.remembering();
+async fn the_limits_of_a_key_can_be_read(on: Database) {
+    let rig = Rig::start(on, Accounts::Relay, SLOW).await.remembering();
     let limits = rig.get("/v1/limits").await.json();
     assert_eq!((&limits["tenant_rate"]["per_second"], &limits["tenant_rate"]["burst"]), (&json!(1), &json!(60)));
     assert_eq!((&limits["batch_items"], &limits["batch_body"]), (&json!(500), &json!(5 << 20)));
@@ -78,10 +84,9 @@ async fn the_limits_of_a_key_can_be_read() {
     assert_eq!(rig.raw(TestRequest::get().uri("/v1/limits")).await.status, 401);
 }
 
-#[actix_web::test]
-async fn a_full_queue_takes_nothing_more_but_a_few_codes() {
+async fn a_full_queue_takes_nothing_more_but_a_few_codes(on: Database) {
     let file = "[limits]\nqueue_depth = 100\n[categories.login-code]\nclass = \"critical\"\n";
-    let rig = Rig::start(Accounts::Relay, file).await;
+    let rig = Rig::start(on, Accounts::Relay, file).await;
     rig.app.writer.count_open(99);
     assert_eq!(rig.post("a", HELLO).await.status, 202);
     let full = rig.post("b", HELLO).await;
@@ -96,9 +101,8 @@ async fn a_full_queue_takes_nothing_more_but_a_few_codes() {
 }
 
 /// S-083: by the address of the connection, whatever the headers say; keys that were good lately go on.
-#[actix_web::test]
-async fn an_address_that_keeps_failing_is_told_to_wait_and_good_keys_are_not() {
-    let rig = Rig::start(Accounts::Relay, "").await.remembering();
+async fn an_address_that_keeps_failing_is_told_to_wait_and_good_keys_are_not(on: Database) {
+    let rig = Rig::start(on, Accounts::Relay, "").await.remembering();
     assert_eq!(rig.get("/v1/limits").await.status, 200);
     let mut statuses = Vec::new();
     for n in 0..25_u8 {

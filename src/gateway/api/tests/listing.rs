@@ -11,7 +11,20 @@ use tidings_tests::store_suite;
 
 use super::HELLO;
 use super::broken::Failure;
+use super::database::{Database, on_both_databases};
 use super::rig::{Accounts, Answer, Rig};
+
+on_both_databases!(
+    a_list_goes_newest_first_page_by_page,
+    a_list_is_filtered_by_what_a_url_may_hold,
+    what_a_list_cannot_be_asked_is_refused_and_named,
+    a_search_finds_addresses_and_metadata_that_stand_in_no_url,
+    lists_show_each_key_its_own_tenant_and_mode_and_mask_addresses,
+    a_page_looks_at_a_bounded_number_of_rows_and_says_where_to_go_on,
+    one_delivery_is_read_with_its_whole_timeline,
+    content_is_shown_as_it_was_given_to_those_who_may_see_it,
+    a_waiting_delivery_says_what_it_waits_for,
+);
 
 async fn search(rig: &Rig, body: &Value) -> Answer {
     search_as(rig, &rig.key, &body.to_string()).await
@@ -38,9 +51,8 @@ fn to(address: &str, more: &str) -> String {
     format!(r#"{{"to": {{"email": "{address}", "ref": "{address}!"}}, "email": {{"subject": "s", "text": "t"}}{more}}}"#)
 }
 
-#[actix_web::test]
-async fn a_list_goes_newest_first_page_by_page() {
-    let rig = Rig::start(Accounts::Relay, "").await;
+async fn a_list_goes_newest_first_page_by_page(on: Database) {
+    let rig = Rig::start(on, Accounts::Relay, "").await;
     for number in 0..7 {
         rig.post(&format!("k{number}"), HELLO).await;
     }
@@ -68,9 +80,9 @@ fn strings(texts: &[&str]) -> Vec<String> {
     texts.iter().map(|text| (*text).to_owned()).collect()
 }
 
-#[actix_web::test]
-async fn a_list_is_filtered_by_what_a_url_may_hold() {
-    let rig = Rig::start(Accounts::Relay, "[categories.alarm]\nclass = \"critical\"\n[limits]\nundeclared_categories = \"allow\"\n").await;
+async fn a_list_is_filtered_by_what_a_url_may_hold(on: Database) {
+    let rig =
+        Rig::start(on, Accounts::Relay, "[categories.alarm]\nclass = \"critical\"\n[limits]\nundeclared_categories = \"allow\"\n").await;
     rig.post("now", &to("ada@example.com", r#", "tags": ["a", "b"], "category": "receipt""#)).await;
     rig.post("later", &to("bob@example.com", r#", "tags": ["b"], "send_in": "2h""#)).await;
     rig.post("alarm", &to("eve@example.com", r#", "category": "alarm""#)).await;
@@ -105,9 +117,8 @@ async fn a_list_is_filtered_by_what_a_url_may_hold() {
     assert!(!keys(&rig, &format!("?until={created_at}")).await.contains(&"later".to_owned()), "until is not");
 }
 
-#[actix_web::test]
-async fn what_a_list_cannot_be_asked_is_refused_and_named() {
-    let rig = Rig::start(Accounts::Relay, "").await;
+async fn what_a_list_cannot_be_asked_is_refused_and_named(on: Database) {
+    let rig = Rig::start(on, Accounts::Relay, "").await;
     for (query, status, code, words) in [
         ("?to=ada@example.com", 400, "filter_unsupported", "POST /v1/notifications/search"),
         ("?metadata=x", 400, "filter_unsupported", "POST /v1/notifications/search"),
@@ -133,9 +144,8 @@ async fn what_a_list_cannot_be_asked_is_refused_and_named() {
     assert_eq!(search_as(&rig, &sends, "{}").await.code(), "scope_missing");
 }
 
-#[actix_web::test]
-async fn a_search_finds_addresses_and_metadata_that_stand_in_no_url() {
-    let rig = Rig::start(Accounts::Relay, "").await;
+async fn a_search_finds_addresses_and_metadata_that_stand_in_no_url(on: Database) {
+    let rig = Rig::start(on, Accounts::Relay, "").await;
     rig.post("one", &to("Ada@Example.com", r#", "metadata": {"order": "1", "shop": "x"}"#)).await;
     rig.post("two", &to("bob@example.com", r#", "metadata": {"order": "2"}"#)).await;
     rig.post("three", &to("bob@example.com", "")).await;
@@ -162,9 +172,8 @@ async fn a_search_finds_addresses_and_metadata_that_stand_in_no_url() {
     assert_eq!((refused.status, refused.code().as_str(), pointers), (400, "unknown_field", vec![json!("/stat"), json!("/to")]));
 }
 
-#[actix_web::test]
-async fn lists_show_each_key_its_own_tenant_and_mode_and_mask_addresses() {
-    let rig = Rig::start(Accounts::Relay, "").await;
+async fn lists_show_each_key_its_own_tenant_and_mode_and_mask_addresses(on: Database) {
+    let rig = Rig::start(on, Accounts::Relay, "").await;
     let (test, blind) = (rig.key("test", &["send", "read"]).await, rig.key("live", &["read"]).await);
     rig.post("live", HELLO).await;
     rig.post_as(&test, "test", HELLO).await;
@@ -175,9 +184,8 @@ async fn lists_show_each_key_its_own_tenant_and_mode_and_mask_addresses() {
     assert!(!masked.text().to_ascii_lowercase().contains("ada@"), "{}", masked.text());
 }
 
-#[actix_web::test]
-async fn a_page_looks_at_a_bounded_number_of_rows_and_says_where_to_go_on() {
-    let rig = Rig::start(Accounts::Relay, "").await;
+async fn a_page_looks_at_a_bounded_number_of_rows_and_says_where_to_go_on(on: Database) {
+    let rig = Rig::start(on, Accounts::Relay, "").await;
     rig.post("needle", &to("ada@example.com", r#", "tags": ["needle"]"#)).await;
     hay(&rig, 2_100).await;
     let (mut found, mut next, mut calls) = (Vec::new(), None::<String>, 0);
@@ -211,9 +219,8 @@ async fn hay(rig: &Rig, count: usize) {
     }
 }
 
-#[actix_web::test]
-async fn one_delivery_is_read_with_its_whole_timeline() {
-    let rig = Rig::start(Accounts::Relay, "").await;
+async fn one_delivery_is_read_with_its_whole_timeline(on: Database) {
+    let rig = Rig::start(on, Accounts::Relay, "").await;
     let accepted = rig.post("k", HELLO).await.json();
     let id = accepted["deliveries"][0]["id"].as_str().unwrap();
     let answer = rig.get(&format!("/v1/deliveries/{id}")).await;
@@ -234,9 +241,8 @@ async fn one_delivery_is_read_with_its_whole_timeline() {
     }
 }
 
-#[actix_web::test]
-async fn content_is_shown_as_it_was_given_to_those_who_may_see_it() {
-    let rig = Rig::start(Accounts::Relay, "").await;
+async fn content_is_shown_as_it_was_given_to_those_who_may_see_it(on: Database) {
+    let rig = Rig::start(on, Accounts::Relay, "").await;
     let body = json!({
         "to": "Ada <ada@example.com>",
         "email": {
@@ -263,12 +269,11 @@ async fn content_is_shown_as_it_was_given_to_those_who_may_see_it() {
     assert_eq!((gone.status, gone.code().as_str()), (410, "content_erased"));
 }
 
-#[actix_web::test]
-async fn a_waiting_delivery_says_what_it_waits_for() {
+async fn a_waiting_delivery_says_what_it_waits_for(on: Database) {
     use std::time::Duration;
     use tidings_core::outcome::Outcome;
 
-    let rig = Rig::start(Accounts::Relay, "").await;
+    let rig = Rig::start(on, Accounts::Relay, "").await;
     let accepted = rig.post("k", HELLO).await.json();
     let path = format!("/v1/deliveries/{}", accepted["deliveries"][0]["id"].as_str().unwrap());
     let says = async || {

@@ -9,8 +9,11 @@ use serde_json::{Value, json};
 use tidings_core::words::Mode;
 
 use super::HELLO;
+use super::database::{Database, on_both_databases};
 use super::rig::{Accounts, Answer, Rig};
 use super::sandbox::keep_for;
+
+on_both_databases!(nothing_of_another_tenant_or_mode_exists_on_any_route,);
 
 const ALL: &[&str] = &["send", "send:critical", "read", "pii", "ops", "admin"];
 
@@ -138,9 +141,8 @@ async fn call(rig: &Rig, key: &str, method: &str, path: &str, body: &str) -> Ans
     .await
 }
 
-#[actix_web::test]
-async fn nothing_of_another_tenant_or_mode_exists_on_any_route() {
-    let rig = Rig::start(Accounts::Relay, "").await;
+async fn nothing_of_another_tenant_or_mode_exists_on_any_route(on: Database) {
+    let rig = Rig::start(on, Accounts::Relay, "").await;
     let (acme, bond) = (rig.key_of("acme", "live", ALL).await, rig.key_of("bond", "live", ALL).await);
     let acme_test = rig.key_of("acme", "test", ALL).await;
     let owned = own_things(&rig, &acme).await;

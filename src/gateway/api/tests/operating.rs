@@ -5,8 +5,19 @@ use serde_json::json;
 use tidings_core::store::Store as _;
 
 use super::HELLO;
+use super::database::{Database, on_both_databases};
 use super::rig::{Accounts, Answer, Rig};
 use crate::api;
+
+on_both_databases!(
+    a_switch_is_set_read_and_removed_and_doing_so_twice_is_fine,
+    a_switch_for_nothing_that_there_is_is_refused,
+    what_is_paused_says_so_and_intake_goes_on,
+    accounts_are_listed_and_tested,
+    operators_acts_need_their_scope,
+    metrics_count_what_happens_and_name_nobody,
+    with_a_port_of_their_own_operators_are_found_nowhere_else,
+);
 
 async fn asked(rig: &Rig, request: TestRequest, body: Option<&str>) -> Answer {
     let request = request.insert_header(("authorization", format!("Bearer {}", rig.key)));
@@ -21,9 +32,8 @@ async fn put(rig: &Rig, scope: &str, body: &str) -> Answer {
     asked(rig, TestRequest::put().uri(&format!("/v1/switches/{scope}")), Some(body)).await
 }
 
-#[actix_web::test]
-async fn a_switch_is_set_read_and_removed_and_doing_so_twice_is_fine() {
-    let rig = Rig::start(Accounts::Relay, "").await;
+async fn a_switch_is_set_read_and_removed_and_doing_so_twice_is_fine(on: Database) {
+    let rig = Rig::start(on, Accounts::Relay, "").await;
     let set = put(&rig, "class:bulk", r#"{"paused": true, "until": "2099-01-01T00:00:00+01:00", "reason": "storm"}"#).await;
     assert_eq!(set.status, 200, "{}", set.text());
     let shown = set.json();
@@ -42,9 +52,8 @@ async fn a_switch_is_set_read_and_removed_and_doing_so_twice_is_fine() {
     assert_eq!(rig.get("/v1/switches/class:bulk").await.code(), "not_found");
 }
 
-#[actix_web::test]
-async fn a_switch_for_nothing_that_there_is_is_refused() {
-    let rig = Rig::start(Accounts::Relay, "[categories.receipt]\nclass = \"transactional\"\n").await;
+async fn a_switch_for_nothing_that_there_is_is_refused(on: Database) {
+    let rig = Rig::start(on, Accounts::Relay, "[categories.receipt]\nclass = \"transactional\"\n").await;
     for scope in ["everything", "class:urgent", "account:gone", "tenant:gone", "category:recipt"] {
         assert_eq!(put(&rig, scope, r#"{"paused": true}"#).await.code(), "not_found", "{scope}");
     }
@@ -56,9 +65,8 @@ async fn a_switch_for_nothing_that_there_is_is_refused() {
     }
 }
 
-#[actix_web::test]
-async fn what_is_paused_says_so_and_intake_goes_on() {
-    let rig = Rig::start(Accounts::Relay, "").await;
+async fn what_is_paused_says_so_and_intake_goes_on(on: Database) {
+    let rig = Rig::start(on, Accounts::Relay, "").await;
     let waits_for = async || rig.get("/v1/notifications/by-key?idempotency_key=k").await.json()["deliveries"][0]["wait_reason"].clone();
     put(&rig, "channel:email", r#"{"paused": true}"#).await;
     assert_eq!(rig.post("k", HELLO).await.status, 202);
@@ -73,9 +81,8 @@ async fn what_is_paused_says_so_and_intake_goes_on() {
     assert_eq!(waits_for().await, json!(null));
 }
 
-#[actix_web::test]
-async fn accounts_are_listed_and_tested() {
-    let rig = Rig::start(Accounts::Relay, "").await;
+async fn accounts_are_listed_and_tested(on: Database) {
+    let rig = Rig::start(on, Accounts::Relay, "").await;
     let listed = rig.get("/v1/accounts").await.json();
     assert_eq!(listed["items"][0]["name"], "relay");
     assert_eq!((&listed["items"][0]["open"], &listed["items"][0]["channel"]), (&json!(0), &json!("email")));
@@ -97,18 +104,16 @@ async fn accounts_are_listed_and_tested() {
     assert_eq!(asked(&rig, TestRequest::post().uri("/v1/accounts/gone/pause"), None).await.code(), "not_found");
 }
 
-#[actix_web::test]
-async fn operators_acts_need_their_scope() {
-    let rig = Rig::start(Accounts::Relay, "").await;
+async fn operators_acts_need_their_scope(on: Database) {
+    let rig = Rig::start(on, Accounts::Relay, "").await;
     let sender = rig.key("live", &["send", "read", "pii", "admin"]).await;
     for path in ["/v1/switches", "/v1/switches/all", "/v1/accounts"] {
         assert_eq!(rig.get_as(&sender, path).await.code(), "scope_missing", "{path}");
     }
 }
 
-#[actix_web::test]
-async fn metrics_count_what_happens_and_name_nobody() {
-    let rig = Rig::start(Accounts::Relay, "").await;
+async fn metrics_count_what_happens_and_name_nobody(on: Database) {
+    let rig = Rig::start(on, Accounts::Relay, "").await;
     rig.post("secret-key", HELLO).await;
     rig.post("secret-key", HELLO).await;
     rig.post("secret-key", &HELLO.replace("Hello", "Other")).await;
@@ -137,10 +142,9 @@ async fn metrics_count_what_happens_and_name_nobody() {
     }
 }
 
-#[actix_web::test]
-async fn with_a_port_of_their_own_operators_are_found_nowhere_else() {
+async fn with_a_port_of_their_own_operators_are_found_nowhere_else(on: Database) {
     let file = "[server]\nbind = \"127.0.0.1:0\"\nadmin_bind = \"127.0.0.1:0\"\n";
-    let rig = Rig::start(Accounts::Relay, file).await;
+    let rig = Rig::start(on, Accounts::Relay, file).await;
     let server = api::listen(rig.app.clone()).await.unwrap();
     let admin = server.admin.unwrap();
     let client = reqwest::Client::new();

@@ -7,12 +7,24 @@ use tidings_core::words::Mode;
 
 use super::HELLO;
 use super::contract::check;
+use super::database::{Database, on_both_databases};
 use super::rig::{Accounts, Answer, Rig};
+
+on_both_databases!(
+    what_changed_and_what_needs_a_restart_is_told_by_name_and_the_digest_follows,
+    it_takes_the_scope_admin,
+    a_bad_file_is_refused_whole_and_what_is_in_force_stays,
+    what_was_accepted_keeps_its_class_and_its_number_of_attempts,
+    everything_that_requests_go_by_is_in_force_at_once,
+    a_store_that_does_not_answer_refuses_the_whole,
+    reloads_at_once_take_turns_and_the_last_file_counts,
+    a_file_that_is_swapped_by_a_link_is_read_anew,
+);
 
 const RELAY: &str = "[accounts.relay]\nkind = \"smtp\"\nhost = \"127.0.0.1\"\ntls = \"none\"\nfrom = \"shop@example.com\"\n";
 
-async fn rig(file: &str) -> Rig {
-    let rig = Rig::start(Accounts::Relay, "").await.remembering();
+async fn rig(on: Database, file: &str) -> Rig {
+    let rig = Rig::start(on, Accounts::Relay, "").await.remembering();
     rig.write("tidings.toml", file);
     assert_eq!(reload(&rig).await.status, 200);
     rig
@@ -39,9 +51,8 @@ async fn digest(rig: &Rig) -> Value {
     rig.get("/version").await.json()["config_digest"].clone()
 }
 
-#[actix_web::test]
-async fn what_changed_and_what_needs_a_restart_is_told_by_name_and_the_digest_follows() {
-    let rig = rig(RELAY).await;
+async fn what_changed_and_what_needs_a_restart_is_told_by_name_and_the_digest_follows(on: Database) {
+    let rig = rig(on, RELAY).await;
     let before = digest(&rig).await;
     assert_eq!(reload(&rig).await.json(), json!({"config_digest": before, "changed": [], "needs_restart": []}));
     let file = format!("{RELAY}rate = \"5/s\"\npassword = \"hunter2\"\nusername = \"shop\"\n[server]\nbind = \"127.0.0.1:9\"\n");
@@ -58,9 +69,8 @@ async fn what_changed_and_what_needs_a_restart_is_told_by_name_and_the_digest_fo
     assert_eq!(reloaded(&rig, RELAY).await["config_digest"], before);
 }
 
-#[actix_web::test]
-async fn it_takes_the_scope_admin() {
-    let rig = rig(RELAY).await;
+async fn it_takes_the_scope_admin(on: Database) {
+    let rig = rig(on, RELAY).await;
     let other = rig.key("live", &["send", "send:critical", "read", "pii", "ops"]).await;
     assert_eq!(reload_as(&rig, &other).await.code(), "scope_missing");
     // A test key may too: the configuration belongs to no mode.
@@ -69,9 +79,8 @@ async fn it_takes_the_scope_admin() {
 }
 
 /// S-235: a bad file is refused whole, with every fault as `tidings check` tells it, and the old one stays.
-#[actix_web::test]
-async fn a_bad_file_is_refused_whole_and_what_is_in_force_stays() {
-    let rig = rig(RELAY).await;
+async fn a_bad_file_is_refused_whole_and_what_is_in_force_stays(on: Database) {
+    let rig = rig(on, RELAY).await;
     let before = digest(&rig).await;
     let bad = format!("{RELAY}password = 12\nrate = \"hunter2\"\n[categories.code]\nclass = \"critical\"\n");
     rig.write("tidings.toml", &bad);
@@ -94,12 +103,11 @@ async fn a_bad_file_is_refused_whole_and_what_is_in_force_stays() {
 }
 
 /// S-080, S-235: class and attempt limit stand in the row from its intake on.
-#[actix_web::test]
-async fn what_was_accepted_keeps_its_class_and_its_number_of_attempts() {
+async fn what_was_accepted_keeps_its_class_and_its_number_of_attempts(on: Database) {
     let file = |class: &str, attempts: u16| {
         format!("{RELAY}[categories.code]\nclass = \"{class}\"\n[retry.critical]\nattempts = {attempts}\n[retry.bulk]\nattempts = 2\n")
     };
-    let rig = rig(&file("critical", 4)).await;
+    let rig = rig(on, &file("critical", 4)).await;
     let code = HELLO.replacen('{', r#"{"category": "code", "#, 1);
     assert_eq!(rig.post("before", &code).await.json()["class"], "critical");
     assert_eq!(reloaded(&rig, &file("bulk", 9)).await["changed"], json!(["categories.code.class", "retry.critical.attempts"]));
@@ -114,9 +122,8 @@ async fn what_was_accepted_keeps_its_class_and_its_number_of_attempts() {
     }
 }
 
-#[actix_web::test]
-async fn everything_that_requests_go_by_is_in_force_at_once() {
-    let rig = rig(RELAY).await;
+async fn everything_that_requests_go_by_is_in_force_at_once(on: Database) {
+    let rig = rig(on, RELAY).await;
     assert_eq!(rig.get("/v1/limits").await.json()["tenant_rate"], json!(null));
     let file = format!(
         "{}state = \"off\"\n[accounts.spare]\nkind = \"smtp\"\nhost = \"127.0.0.1\"\ntls = \"none\"\nfrom = \"spare@example.com\"\nconcurrency = 7\n\
@@ -138,9 +145,8 @@ async fn everything_that_requests_go_by_is_in_force_at_once() {
     assert_eq!(rig.post("last", HELLO).await.json()["mode"], "test");
 }
 
-#[actix_web::test]
-async fn a_store_that_does_not_answer_refuses_the_whole() {
-    let rig = rig(RELAY).await;
+async fn a_store_that_does_not_answer_refuses_the_whole(on: Database) {
+    let rig = rig(on, RELAY).await;
     let before = digest(&rig).await;
     rig.write("tidings.toml", &format!("{RELAY}rate = \"5/s\"\n"));
     rig.store.close().await;
@@ -149,9 +155,8 @@ async fn a_store_that_does_not_answer_refuses_the_whole() {
     assert_eq!(digest(&rig).await, before);
 }
 
-#[actix_web::test]
-async fn reloads_at_once_take_turns_and_the_last_file_counts() {
-    let rig = rig(RELAY).await;
+async fn reloads_at_once_take_turns_and_the_last_file_counts(on: Database) {
+    let rig = rig(on, RELAY).await;
     rig.write("tidings.toml", &format!("{RELAY}rate = \"5/s\"\n"));
     let answers = futures_util::future::join_all((0..8).map(|_| reload(&rig))).await;
     let changed = answers.iter().filter(|answer| answer.json()["changed"] == json!(["accounts.relay.rate"])).count();
@@ -159,9 +164,8 @@ async fn reloads_at_once_take_turns_and_the_last_file_counts() {
 }
 
 /// Kubernetes puts a new directory in the place of a link; the path of the file stays the same.
-#[actix_web::test]
-async fn a_file_that_is_swapped_by_a_link_is_read_anew() {
-    let rig = rig(RELAY).await;
+async fn a_file_that_is_swapped_by_a_link_is_read_anew(on: Database) {
+    let rig = rig(on, RELAY).await;
     let directory = rig.path().to_owned();
     std::fs::remove_file(directory.join("tidings.toml")).unwrap();
     std::os::unix::fs::symlink("..data/tidings.toml", directory.join("tidings.toml")).unwrap();

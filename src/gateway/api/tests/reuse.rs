@@ -4,7 +4,14 @@ use actix_web::test::TestRequest;
 use serde_json::json;
 
 use super::HELLO;
+use super::database::{Database, on_both_databases};
 use super::rig::{Accounts, Rig};
+
+on_both_databases!(
+    a_refused_request_is_told_where_it_differs_but_not_what_stands_there,
+    a_category_may_say_that_the_first_request_wins,
+    a_key_may_be_left_out_where_the_operator_says_so,
+);
 
 const FIRST_WINS: &str = "[categories.receipt]\non_key_reuse = \"first_wins\"\n[categories.other]\n";
 
@@ -12,9 +19,8 @@ fn receipt(text: &str) -> String {
     json!({"to": "ada@example.com", "category": "receipt", "email": {"subject": "s", "text": text}}).to_string()
 }
 
-#[actix_web::test]
-async fn a_refused_request_is_told_where_it_differs_but_not_what_stands_there() {
-    let rig = Rig::start(Accounts::Relay, "[senders.shop]\nemail = \"shop@shop.example.com\"\n").await;
+async fn a_refused_request_is_told_where_it_differs_but_not_what_stands_there(on: Database) {
+    let rig = Rig::start(on, Accounts::Relay, "[senders.shop]\nemail = \"shop@shop.example.com\"\n").await;
     let first = json!({"to": [{"email": "ada@example.com", "ref": "user_1"}, "bob@example.com"], "email": {"subject": "s", "text": "t",
         "from": "shop", "attachments": [{"filename": "a.txt", "content_type": "text/plain", "content": "aGVsbG8="}]}, "send_in": "10m"});
     assert_eq!(rig.post("k", &first.to_string()).await.status, 202);
@@ -29,9 +35,8 @@ async fn a_refused_request_is_told_where_it_differs_but_not_what_stands_there() 
     assert!(!refused.text().contains("c2VjcmV0") && !refused.text().contains("user_2"));
 }
 
-#[actix_web::test]
-async fn a_category_may_say_that_the_first_request_wins() {
-    let rig = Rig::start(Accounts::Relay, FIRST_WINS).await;
+async fn a_category_may_say_that_the_first_request_wins(on: Database) {
+    let rig = Rig::start(on, Accounts::Relay, FIRST_WINS).await;
     let first = rig.post("k", &receipt("one")).await;
     let again = rig.post("k", &receipt("one")).await;
     assert_eq!((again.header("idempotent-replayed"), again.header("idempotent-mismatch")), (Some("true"), None));
@@ -42,13 +47,12 @@ async fn a_category_may_say_that_the_first_request_wins() {
     assert_eq!(elsewhere.code(), "idempotency_key_reused");
 }
 
-#[actix_web::test]
-async fn a_key_may_be_left_out_where_the_operator_says_so() {
+async fn a_key_may_be_left_out_where_the_operator_says_so(on: Database) {
     let without = |rig: &Rig| {
         let request = TestRequest::post().uri("/v1/notifications").insert_header(("content-type", "application/json"));
         request.insert_header(("authorization", format!("Bearer {}", rig.key))).set_payload(HELLO)
     };
-    let strict = Rig::start(Accounts::Relay, "").await;
+    let strict = Rig::start(on, Accounts::Relay, "").await;
     let refused = strict.raw(without(&strict)).await;
     assert_eq!((refused.status, refused.code().as_str()), (400, "idempotency_key_missing"));
     let rig = strict.again(Accounts::Relay, "[limits]\nidempotency_key = \"optional\"\n").await;

@@ -1,4 +1,4 @@
-//! The HTTP side over a real SQLite store, without workers: what is accepted stays as it was accepted.
+//! The HTTP side over a real store, without workers: what is accepted stays as it was accepted.
 
 use std::sync::Arc;
 
@@ -17,9 +17,9 @@ use tidings_core::outcome::{Outcome, Report};
 use tidings_core::secrets::Keyring;
 use tidings_core::store::{ApiKey, Store};
 use tidings_core::words::{Channel, Class};
-use tidings_store_sqlite::SqliteStore;
 
 use super::broken::Broken;
+use super::database::{Database, Place};
 use crate::api::{Api, auth, frame, routes};
 use crate::app::{App, Readiness};
 use crate::clock::StoreClock;
@@ -81,7 +81,7 @@ pub(super) struct Rig {
     pub(super) key: String,
     /// What a process remembers between requests; `None` where each request meets a new one.
     api: Option<web::Data<Api>>,
-    directory: Arc<tempfile::TempDir>,
+    place: Arc<Place>,
 }
 
 /// An answer that has been read.
@@ -121,22 +121,19 @@ impl Answer {
 }
 
 impl Rig {
-    pub(super) async fn start(accounts: Accounts, file: &str) -> Self {
-        let directory = Arc::new(tempfile::tempdir().unwrap());
-        let store = SqliteStore::open_in(directory.path()).await.unwrap();
-        store.migrate().await.unwrap();
-        let store = Arc::new(Broken::around(Arc::new(store)));
-        Self::over(store, directory, accounts, file).await
+    pub(super) async fn start(on: Database, accounts: Accounts, file: &str) -> Self {
+        let (store, place) = on.open().await;
+        Self::over(Arc::new(Broken::around(store)), Arc::new(place), accounts, file).await
     }
 
     /// Another configuration over the same store.
     pub(super) async fn again(&self, accounts: Accounts, file: &str) -> Self {
-        let again = Self::over(self.store.clone(), self.directory.clone(), accounts, file).await;
+        let again = Self::over(self.store.clone(), self.place.clone(), accounts, file).await;
         Self { key: self.key.clone(), ..again }
     }
 
-    async fn over(store: Arc<Broken>, directory: Arc<tempfile::TempDir>, accounts: Accounts, file: &str) -> Self {
-        let sources = sources(directory.path(), file);
+    async fn over(store: Arc<Broken>, place: Arc<Place>, accounts: Accounts, file: &str) -> Self {
+        let sources = sources(place.folder.path(), file);
         let settings = config::load(&sources).unwrap();
         let routing = routing(store.as_ref(), accounts).await;
         let clock = Arc::new(StoreClock::start());
@@ -158,17 +155,17 @@ impl Rig {
             readiness: Readiness::default(),
         });
         let key = add_key(store.as_ref(), "default", "live", &["send", "send:critical", "read", "pii", "ops", "admin"]).await;
-        Self { store, app, key, api: None, directory }
+        Self { store, app, key, api: None, place }
     }
 
     /// Where its configuration stands.
     pub(super) fn path(&self) -> &std::path::Path {
-        self.directory.path()
+        self.place.folder.path()
     }
 
     /// Writes a file beside the configuration, or the configuration itself as `tidings.toml`.
     pub(super) fn write(&self, name: &str, text: &str) {
-        std::fs::write(self.directory.path().join(name), text).unwrap();
+        std::fs::write(self.place.folder.path().join(name), text).unwrap();
     }
 
     /// The same installation as one process that remembers.

@@ -10,8 +10,17 @@ use tidings_core::time::Timestamp;
 use tidings_core::words::{Channel, Mode};
 use uuid::Uuid;
 
+use super::database::{Database, on_both_databases};
 use super::rig::{Accounts, Rig};
 use crate::sealed;
+
+on_both_databases!(
+    messages_come_newest_first_page_by_page,
+    messages_are_found_by_address_key_and_notification_and_deleted,
+    the_page_opens_on_this_machine_and_shows_hostile_mail_as_text,
+    the_page_asks_for_a_key_elsewhere,
+    a_held_call_is_answered_when_its_message_comes,
+);
 
 const START: i64 = 1_800_000_000_000;
 
@@ -54,9 +63,8 @@ async fn ids(rig: &Rig, query: &str) -> (Vec<String>, Option<String>) {
     (ids, page["next"].as_str().map(str::to_owned))
 }
 
-#[actix_web::test]
-async fn messages_come_newest_first_page_by_page() {
-    let rig = Rig::start(Accounts::SandboxOnly, "").await;
+async fn messages_come_newest_first_page_by_page(on: Database) {
+    let rig = Rig::start(on, Accounts::SandboxOnly, "").await;
     let mut kept = Vec::new();
     for number in 1..=25 {
         kept.insert(0, keep(&rig, number, "ada@example.com", "s", "t").await);
@@ -71,9 +79,8 @@ async fn messages_come_newest_first_page_by_page() {
     assert_eq!((foreign.status, foreign.code().as_str()), (400, "bad_cursor"));
 }
 
-#[actix_web::test]
-async fn messages_are_found_by_address_key_and_notification_and_deleted() {
-    let rig = Rig::start(Accounts::SandboxOnly, "").await;
+async fn messages_are_found_by_address_key_and_notification_and_deleted(on: Database) {
+    let rig = Rig::start(on, Accounts::SandboxOnly, "").await;
     let (one, two) = (keep(&rig, 1, "ada@example.com", "s", "t").await, keep(&rig, 2, "bob@example.com", "s", "t").await);
     assert_eq!(ids(&rig, "?to=ADA@Example.com").await.0, [one.as_str()]);
     assert_eq!(ids(&rig, "?idempotency_key=key-2&channel=email").await.0, [two.as_str()]);
@@ -88,9 +95,8 @@ async fn messages_are_found_by_address_key_and_notification_and_deleted() {
     assert_eq!(rig.get(&format!("/v1/sandbox/messages/{two}")).await.status, 404);
 }
 
-#[actix_web::test]
-async fn the_page_opens_on_this_machine_and_shows_hostile_mail_as_text() {
-    let rig = Rig::start(Accounts::SandboxOnly, "").await;
+async fn the_page_opens_on_this_machine_and_shows_hostile_mail_as_text(on: Database) {
+    let rig = Rig::start(on, Accounts::SandboxOnly, "").await;
     let id = keep(&rig, 1, "ada@example.com", "<script>alert(1)</script>", "<script>alert(2)</script><p>It works.</p>").await;
     let here = |path: &str| TestRequest::get().uri(path).insert_header(("host", "127.0.0.1:8080"));
     let list = rig.raw(here("/sandbox")).await;
@@ -106,9 +112,8 @@ async fn the_page_opens_on_this_machine_and_shows_hostile_mail_as_text() {
     assert!(policy.starts_with("default-src 'none'") && !policy.contains("script-src"));
 }
 
-#[actix_web::test]
-async fn the_page_asks_for_a_key_elsewhere() {
-    let rig = Rig::start(Accounts::SandboxOnly, "[server]\nbind = \"0.0.0.0:8080\"\n[sandbox]\nenabled = true\n").await;
+async fn the_page_asks_for_a_key_elsewhere(on: Database) {
+    let rig = Rig::start(on, Accounts::SandboxOnly, "[server]\nbind = \"0.0.0.0:8080\"\n[sandbox]\nenabled = true\n").await;
     let id = keep(&rig, 1, "ada@example.com", "s", "t").await;
     let path = format!("/sandbox/{id}");
     let ask = |password: Option<&str>| {
@@ -131,9 +136,8 @@ async fn the_page_asks_for_a_key_elsewhere() {
     assert_eq!(rig.raw(nothing).await.status, 401);
 }
 
-#[actix_web::test]
-async fn a_held_call_is_answered_when_its_message_comes() {
-    let rig = Rig::start(Accounts::SandboxOnly, "").await;
+async fn a_held_call_is_answered_when_its_message_comes(on: Database) {
+    let rig = Rig::start(on, Accounts::SandboxOnly, "").await;
     keep(&rig, 1, "ada@example.com", "s", "t").await;
     let held = ids(&rig, "?to=eve@example.com&wait=60s");
     let (held, kept) = tokio::join!(held, async {

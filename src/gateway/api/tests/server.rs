@@ -5,8 +5,11 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
+use super::database::{Database, on_both_databases};
 use super::rig::{Accounts, Rig};
 use crate::api::{self, ListenError};
+
+on_both_databases!(it_listens_on_a_port_of_its_choice_and_stops_when_told,);
 
 /// Sends bytes and reads until the server closes.
 async fn exchange(address: std::net::SocketAddr, request: &str) -> String {
@@ -18,9 +21,8 @@ async fn exchange(address: std::net::SocketAddr, request: &str) -> String {
     answer
 }
 
-#[actix_web::test]
-async fn it_listens_on_a_port_of_its_choice_and_stops_when_told() {
-    let rig = Rig::start(Accounts::Relay, "[server]\nbind = \"127.0.0.1:0\"\n").await;
+async fn it_listens_on_a_port_of_its_choice_and_stops_when_told(on: Database) {
+    let rig = Rig::start(on, Accounts::Relay, "[server]\nbind = \"127.0.0.1:0\"\n").await;
     let server = api::listen(rig.app.clone()).await.unwrap();
     assert_ne!(server.address.port(), 0);
 
@@ -36,7 +38,7 @@ async fn it_listens_on_a_port_of_its_choice_and_stops_when_told() {
     let replayed = exchange(server.address, &format!("{post}{}0\r\n\r\n", chunked(super::HELLO))).await;
     assert!(replayed.contains("idempotent-replayed: true\r\n"), "{replayed}");
 
-    let again = Rig::start(Accounts::Relay, &format!("[server]\nbind = \"{}\"\n", server.address)).await;
+    let again = Rig::start(on, Accounts::Relay, &format!("[server]\nbind = \"{}\"\n", server.address)).await;
     let Err(error) = api::listen(again.app.clone()).await else { panic!("the port is in use") };
     assert!(matches!(error, ListenError::InUse(address, ..) if address == server.address));
     assert!(error.to_string().contains("server.bind"));

@@ -4,7 +4,19 @@ use actix_web::http::Method;
 use actix_web::test::TestRequest;
 use serde_json::{Value, json};
 
+use super::database::{Database, on_both_databases};
 use super::rig::{Accounts, Answer, Rig};
+
+on_both_databases!(
+    addresses_are_added_once_and_a_bad_one_spares_the_others,
+    the_list_is_filtered_and_goes_on_by_cursor,
+    addresses_are_masked_for_keys_that_may_not_see_people,
+    a_removal_says_why_and_takes_one_reason_alone,
+    each_call_needs_its_scope,
+    live_and_test_have_lists_of_their_own,
+    what_cannot_be_suppressed_is_told_at_its_place,
+    a_thousand_addresses_fit_into_one_request,
+);
 
 const SENDERS: &str = "[senders.shop]\nemail = \"Shop <Shop@example.com>\"\n";
 
@@ -29,9 +41,8 @@ async fn lookup(rig: &Rig, address: &str) -> Vec<Value> {
     answer.json()["items"].as_array().unwrap().clone()
 }
 
-#[actix_web::test]
-async fn addresses_are_added_once_and_a_bad_one_spares_the_others() {
-    let rig = Rig::start(Accounts::Relay, SENDERS).await;
+async fn addresses_are_added_once_and_a_bad_one_spares_the_others(on: Database) {
+    let rig = Rig::start(on, Accounts::Relay, SENDERS).await;
     let items = json!([{"address": "Ada@example.com", "note": "asked by phone"}, {"address": "nobody"},
         {"address": "bob@example.com", "reason": "unsubscribe"}, {"address": "ada@EXAMPLE.com"}]);
     let results = add(&rig, items.clone()).await;
@@ -52,9 +63,8 @@ async fn addresses_are_added_once_and_a_bad_one_spares_the_others() {
     assert_eq!(ada["id"], results[0]["id"]);
 }
 
-#[actix_web::test]
-async fn the_list_is_filtered_and_goes_on_by_cursor() {
-    let rig = Rig::start(Accounts::Relay, SENDERS).await;
+async fn the_list_is_filtered_and_goes_on_by_cursor(on: Database) {
+    let rig = Rig::start(on, Accounts::Relay, SENDERS).await;
     let items: Vec<Value> = (0..5).map(|n| json!({"address": format!("a{n}@example.com")})).collect();
     add(&rig, Value::from(items)).await;
     add(&rig, json!([{"address": "c@example.com", "reason": "complaint"}, {"address": "s@example.com", "scope": "sender:shop"}])).await;
@@ -76,9 +86,8 @@ async fn the_list_is_filtered_and_goes_on_by_cursor() {
     assert_eq!(shop["scope"], "sender:shop", "a sender is shown by the name that it has");
 }
 
-#[actix_web::test]
-async fn addresses_are_masked_for_keys_that_may_not_see_people() {
-    let rig = Rig::start(Accounts::Relay, "").await;
+async fn addresses_are_masked_for_keys_that_may_not_see_people(on: Database) {
+    let rig = Rig::start(on, Accounts::Relay, "").await;
     add(&rig, json!([{"address": "ada@example.com"}])).await;
     let blind = rig.key("live", &["read"]).await;
     assert_eq!(rig.get_as(&blind, "/v1/suppressions").await.json()["items"][0]["address"], "a***@example.com");
@@ -86,9 +95,8 @@ async fn addresses_are_masked_for_keys_that_may_not_see_people() {
     assert_eq!(found.json()["items"][0]["address"], "a***@example.com");
 }
 
-#[actix_web::test]
-async fn a_removal_says_why_and_takes_one_reason_alone() {
-    let rig = Rig::start(Accounts::Relay, "").await;
+async fn a_removal_says_why_and_takes_one_reason_alone(on: Database) {
+    let rig = Rig::start(on, Accounts::Relay, "").await;
     let results = add(&rig, json!([{"address": "ada@example.com"}, {"address": "ada@example.com", "reason": "complaint"}])).await;
     let path = format!("/v1/suppressions/{}", results[0]["id"].as_str().unwrap());
     let unsaid = call(&rig, &rig.key, Method::DELETE, &path, &json!({})).await;
@@ -104,9 +112,8 @@ async fn a_removal_says_why_and_takes_one_reason_alone() {
     }
 }
 
-#[actix_web::test]
-async fn each_call_needs_its_scope() {
-    let rig = Rig::start(Accounts::Relay, "").await;
+async fn each_call_needs_its_scope(on: Database) {
+    let rig = Rig::start(on, Accounts::Relay, "").await;
     let (reads, sends) = (rig.key("live", &["read", "pii"]).await, rig.key("live", &["send"]).await);
     let item = json!({"items": [{"address": "ada@example.com"}]});
     let id = add(&rig, json!([{"address": "ada@example.com"}])).await[0]["id"].as_str().unwrap().to_owned();
@@ -122,9 +129,8 @@ async fn each_call_needs_its_scope() {
     }
 }
 
-#[actix_web::test]
-async fn live_and_test_have_lists_of_their_own() {
-    let rig = Rig::start(Accounts::Relay, "").await;
+async fn live_and_test_have_lists_of_their_own(on: Database) {
+    let rig = Rig::start(on, Accounts::Relay, "").await;
     let test = rig.key("test", &["read", "send", "ops"]).await;
     let id = add(&rig, json!([{"address": "ada@example.com"}])).await[0]["id"].as_str().unwrap().to_owned();
     assert_eq!(rig.get_as(&test, "/v1/suppressions").await.json()["items"], json!([]));
@@ -133,9 +139,8 @@ async fn live_and_test_have_lists_of_their_own() {
     assert_eq!(lookup(&rig, "ada@example.com").await.len(), 1);
 }
 
-#[actix_web::test]
-async fn what_cannot_be_suppressed_is_told_at_its_place() {
-    let rig = Rig::start(Accounts::Relay, SENDERS).await;
+async fn what_cannot_be_suppressed_is_told_at_its_place(on: Database) {
+    let rig = Rig::start(on, Accounts::Relay, SENDERS).await;
     let results = add(
         &rig,
         json!([{"address": "bounce@sandbox.test"}, {"address": "suppressed@sandbox.test"}, {"address": "a@example.com", "scope": "sender:shpo"},
@@ -154,9 +159,8 @@ async fn what_cannot_be_suppressed_is_told_at_its_place() {
     assert_eq!((many.status, many.code().as_str()), (413, "payload_too_large"));
 }
 
-#[actix_web::test]
-async fn a_thousand_addresses_fit_into_one_request() {
-    let rig = Rig::start(Accounts::Relay, "").await;
+async fn a_thousand_addresses_fit_into_one_request(on: Database) {
+    let rig = Rig::start(on, Accounts::Relay, "").await;
     let items: Vec<Value> = (0..1_000).map(|n| json!({"address": format!("a{n}@example.com")})).collect();
     let results = add(&rig, Value::from(items)).await;
     assert!(results.as_array().unwrap().iter().all(|result| result["status"] == 201) && results.as_array().unwrap().len() == 1_000);
