@@ -87,20 +87,15 @@ impl Client {
         self.try_get(path).await.expect("an answer")
     }
 
-    /// Asks for an act: `POST` or `PATCH` with a JSON body; an error means that no answer came.
-    pub async fn try_ask(&self, method: &str, path: &str, body: &Value) -> Result<Answer, reqwest::Error> {
+    /// Sends JSON by any method; an error means that no answer came.
+    pub async fn try_call(&self, method: &str, path: &str, body: &Value) -> Result<Answer, reqwest::Error> {
         let method = method.parse().expect("a method");
         read(self.http.request(method, format!("{}{path}", self.url)).bearer_auth(&self.key).json(body).send().await?).await
     }
 
-    /// Asks for an act by `POST`.
-    pub async fn ask(&self, path: &str, body: &Value) -> Answer {
-        self.try_ask("POST", path, body).await.expect("an answer")
-    }
-
     /// Sends JSON by any method.
     pub async fn call(&self, method: &str, path: &str, body: &Value) -> Answer {
-        self.try_ask(method, path, body).await.expect("an answer")
+        self.try_call(method, path, body).await.expect("an answer")
     }
 
     /// What is known of a notification by its key.

@@ -40,8 +40,8 @@ async fn a_cancelled_message_is_never_sent_and_one_that_is_moved_up_is_sent_at_o
     }
     let by_key = |key: &str, act: &str| format!("/v1/notifications/by-key{act}?idempotency_key={key}");
 
-    let cancelled = client.ask(&by_key("stopped", "/cancel"), &json!({})).await;
-    let moved = client.try_ask("PATCH", &by_key("moved", ""), &json!({"send_at": null})).await.expect("an answer");
+    let cancelled = client.call("POST", &by_key("stopped", "/cancel"), &json!({})).await;
+    let moved = client.call("PATCH", &by_key("moved", ""), &json!({"send_at": null})).await;
 
     assert_eq!((cancelled.status, cancelled.json()["status"].as_str()), (200, Some("cancelled")), "{}", cancelled.text);
     assert_eq!(moved.status, 200, "{}", moved.text);
@@ -62,8 +62,10 @@ async fn a_dead_letter_is_replayed_when_its_cause_is_mended(stage: Stage) {
     let letters = client.get("/v1/dead-letters").await.json();
     assert_eq!(letters["items"][0]["id"].as_str(), Some(id.as_str()), "{letters}");
 
-    let replayed =
-        client.ask("/v1/dead-letters/replay", &json!({"filter": {"reason": "attempts_exhausted"}, "reason": "mended"})).await.json();
+    let replayed = client
+        .call("POST", "/v1/dead-letters/replay", &json!({"filter": {"reason": "attempts_exhausted"}, "reason": "mended"}))
+        .await
+        .json();
 
     assert_eq!(
         (replayed["results"][0]["status"].as_i64(), replayed["results"][0]["id"].as_str()),
@@ -89,7 +91,7 @@ async fn a_message_that_was_taken_is_sent_again_under_its_next_generation(stage:
     let again = json!({"generation": 2, "reason": "it did not arrive"});
 
     for _ in 0..3 {
-        let asked = client.ask(&format!("/v1/deliveries/{id}/resend"), &again).await;
+        let asked = client.call("POST", &format!("/v1/deliveries/{id}/resend"), &again).await;
         assert_eq!(asked.status, 200, "{}", asked.text);
     }
 
@@ -115,7 +117,7 @@ async fn a_call_that_runs_is_the_last_one_of_a_cancelled_message(stage: Stage) {
     client.post("k", &email("ada@example.com", "hello")).await;
     client.until("k", PATIENCE, |status| state(status) == "dispatching").await;
 
-    let late = client.ask("/v1/notifications/by-key/cancel?idempotency_key=k", &json!({})).await;
+    let late = client.call("POST", "/v1/notifications/by-key/cancel?idempotency_key=k", &json!({})).await;
 
     assert_eq!((late.status, late.json()["code"].as_str()), (409, Some("already_dispatched")), "{}", late.text);
     let ended = client.until("k", Duration::from_secs(20), |status| {
@@ -145,7 +147,7 @@ async fn a_crash_around_an_act_leaves_it_done_or_not_done(stage: Stage) {
         let again = json!({"generation": generation, "reason": "it did not arrive"});
         let mut doomed = launch.clone().env("TIDINGS_FAIL_POINT", boundary).start();
         let client = Client::new(&doomed.url().expect("it is ready"), &doomed.api_key());
-        let _ = client.try_ask("POST", &path, &again).await;
+        let _ = client.try_call("POST", &path, &again).await;
         assert!(doomed.wait(Duration::from_secs(20)).is_some(), "{boundary} was not reached:\n{}", doomed.log());
 
         let gateway = launch.start();
@@ -154,7 +156,7 @@ async fn a_crash_around_an_act_leaves_it_done_or_not_done(stage: Stage) {
             let status = client.by_key("k").await.json();
             assert_eq!((state(&status), status["deliveries"][0]["generation"].as_i64()), ("accepted", Some(generation - 1)));
         }
-        assert_eq!(client.ask(&path, &again).await.status, 200, "{boundary}");
+        assert_eq!(client.call("POST", &path, &again).await.status, 200, "{boundary}");
         let is_there = |status: &Value| state(status) == "accepted" && status["deliveries"][0]["generation"] == generation;
         client.until("k", PATIENCE, is_there).await;
         assert_eq!(sends_of(&peer, &id), usize::try_from(generation).expect("a small number"), "{boundary}");

@@ -47,7 +47,7 @@ async fn until_said(gateway: &Gateway, message: &str, times: usize) {
 }
 
 async fn reloaded(client: &Client) -> Value {
-    let answer = client.ask("/v1/config/reload", &json!({})).await;
+    let answer = client.call("POST", "/v1/config/reload", &json!({})).await;
     assert_eq!(answer.status, 200, "{}", answer.text);
     answer.json()
 }
@@ -133,7 +133,7 @@ async fn a_broken_file_changes_nothing_and_what_needs_a_restart_is_named(stage: 
     write(&stage, &format!("{account}rate = \"hunter2\"\n"));
     gateway.signal("HUP");
     until_said(&gateway, "the configuration was not reloaded, the one in force stays: accounts.relay.rate", 1).await;
-    let refused = client.ask("/v1/config/reload", &json!({})).await;
+    let refused = client.call("POST", "/v1/config/reload", &json!({})).await;
     assert_eq!((refused.status, &refused.json()["code"]), (422, &json!("invalid_configuration")), "{}", refused.text);
     assert!(!gateway.log().contains("hunter2") && !refused.text.contains("hunter2"));
     assert_eq!((client.get("/readyz").await.status, digest().await), (200, before.clone()));
