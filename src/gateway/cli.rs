@@ -46,7 +46,11 @@ enum Command {
         json: bool,
     },
     /// Ask the server on this machine whether it is ready: exit code 0 yes, 1 no
-    Health,
+    Health {
+        /// For programs
+        #[arg(long)]
+        json: bool,
+    },
     /// Send one message through a running server
     Send(messages::Send),
     /// Say how a message stands
@@ -109,10 +113,10 @@ pub fn main() -> anyhow::Result<ExitCode> {
                 Some(Severity::Fault) => ExitCode::from(2),
             });
         }
-        Command::Health => {
+        Command::Health { json } => {
             // It needs an address and no secrets.
             let settings = config::load(&Sources::of_process(config, MissingSecrets::AreTolerated))?;
-            health::ask(settings.server.bind)?;
+            return health::run(settings.server.bind, json);
         }
         Command::Suppressions { command } => return runtime()?.block_on(suppressions::run(command, config)),
         Command::Keys { command } => runtime()?.block_on(keys::keys(command, &load(config)?))?,
@@ -176,6 +180,24 @@ mod tests {
     #[test]
     fn the_commands_do_not_contradict_each_other() {
         Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn every_command_that_answers_has_json_for_programs() {
+        fn look_for_json(command: &clap::Command, path: &str) {
+            // The contract is JSON in any case, and what serves speaks by its log.
+            if matches!(command.get_name(), "serve" | "openapi" | "help") {
+                return;
+            }
+            let path = format!("{path} {}", command.get_name());
+            let is_leaf = command.get_subcommands().next().is_none() || !command.is_subcommand_required_set();
+            let has_json = command.get_arguments().any(|argument| argument.get_long() == Some("json"));
+            assert!(!is_leaf || has_json, "{path} has no --json");
+            command.get_subcommands().for_each(|inner| look_for_json(inner, &path));
+        }
+        let mut root = Arguments::command();
+        root.build();
+        root.get_subcommands().for_each(|command| look_for_json(command, "tidings"));
     }
 
     #[test]

@@ -2,17 +2,35 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
+use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
+use serde_json::json;
+
+use super::http::show;
 
 /// All of it together takes no longer.
 const PATIENCE: Duration = Duration::from_secs(3);
 /// The status line comes first, and nothing else is looked at.
 const LONGEST_ANSWER: usize = 4 << 10;
 
+/// Says by the exit code whether the server that listens on `bind` is ready, and why not.
+///
+/// # Errors
+/// That it is not, in words for people; programs get them with the answer.
+pub(super) fn run(bind: SocketAddr, json: bool) -> anyhow::Result<ExitCode> {
+    let asked = ask(bind);
+    if !json {
+        return asked.map(|()| ExitCode::SUCCESS);
+    }
+    let why = asked.err().map(|err| format!("{err:#}"));
+    show(&json!({ "ready": why.is_none(), "detail": why }), true, |_| String::new());
+    Ok(if why.is_none() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
 /// Whether the server that listens on `bind` says that it is ready.
-pub(super) fn ask(bind: SocketAddr) -> anyhow::Result<()> {
+fn ask(bind: SocketAddr) -> anyhow::Result<()> {
     let address = reachable(bind)?;
     let answer = get_readyz(address, Instant::now() + PATIENCE).with_context(|| format!("{address} does not answer"))?;
     match answer.split(' ').nth(1) {

@@ -212,10 +212,11 @@ async fn act_on_tenants(command: Tenants, store: &dyn Store, now: Timestamp) -> 
             let entry = Deed { subject: name.clone(), ..entry(now, None, "tenant.created", uuid::Uuid::nil()) };
             let made = store.access().make_tenant(&name, &entry).await?;
             let told = if made.is_some() { "created" } else { "is there already" };
-            show(&json!({ "name": name, "state": "active" }), json, |_| format!("{name} {told}"));
+            let tenant = tenant_named(store, &name).await?;
+            show(&json!({ "name": name, "state": state_of(&tenant) }), json, |_| format!("{name} {told}"));
         }
         Tenants::List { json } => {
-            let tenant = |tenant: &Tenant| json!({ "name": tenant.name, "state": if tenant.active { "active" } else { "disabled" } });
+            let tenant = |tenant: &Tenant| json!({ "name": tenant.name, "state": state_of(tenant) });
             let answer = json!({ "items": store.tenants().await?.iter().map(tenant).collect::<Vec<_>>() });
             show(&answer, json, |answer| lines(answer, &["name", "state"], now));
         }
@@ -234,6 +235,10 @@ async fn set_active(store: &dyn Store, name: &str, active: bool, now: Timestamp,
     let told = if changed { "is" } else { "was already" };
     show(&json!({ "name": name, "state": state }), json, |_| format!("{name} {told} {state}"));
     Ok(())
+}
+
+const fn state_of(tenant: &Tenant) -> &'static str {
+    if tenant.active { "active" } else { "disabled" }
 }
 
 /// The tenant of this name: a mistyped one must not quietly become another.
