@@ -3,10 +3,13 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::{Parser, Subcommand};
+use tidings_core::store::Store;
+use tidings_store_sqlite::OpenError;
 
 use crate::config::{self, MissingSecrets, Settings, Severity, Sources};
 use crate::{logging, serve, store};
@@ -152,8 +155,18 @@ fn say(text: impl std::fmt::Display) {
     }
 }
 
+/// Opens the store of this configuration for a command. SQLite's belongs to one process: where the server has it, `instead` says
+/// what to do.
+async fn open_store(settings: &Settings, instead: &str) -> anyhow::Result<Arc<dyn Store>> {
+    let opened = store::open(settings).await.map_err(|err| match err.downcast_ref() {
+        Some(OpenError::InUse { .. }) => err.context(format!("a running server has this store to itself: {instead}")),
+        _ => err,
+    });
+    Ok(opened?.store)
+}
+
 async fn migrate(settings: &Settings, dry_run: bool, json: bool) -> anyhow::Result<()> {
-    let store = store::open(settings).await?.store;
+    let store = open_store(settings, "stop it first; it brings the schema up to date by itself when it starts").await?;
     let pending = store.pending_migrations().await.with_context(|| format!("{} could not be read", store.describe()))?;
     let told = match (json, pending.is_empty()) {
         (true, _) => serde_json::json!({ "pending": pending, "dry_run": dry_run }).to_string(),

@@ -184,7 +184,7 @@ fn announce(app: &App, server: &api::Server, key: &keys::Bootstrap) {
         }
         keys::Bootstrap::Kept(path) => println!("  your key                     {}", shown(path)),
         keys::Bootstrap::FileGone => {
-            println!("  your key                     its file is gone; make another with: tidings keys create NAME")
+            println!("  your key                     its file is gone; make another with: tidings keys create NAME (on SQLite while this is stopped)")
         }
         keys::Bootstrap::Configured => {}
     }

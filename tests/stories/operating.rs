@@ -25,6 +25,7 @@ on_both_databases!(
     mail_leaves_signed_and_check_prints_what_to_publish,
     an_account_that_is_gone_from_the_file_is_named_at_start,
     metrics_count_what_left,
+    keys_are_made_past_the_server_where_it_does_not_have_the_store_to_itself,
 );
 
 fn client_of(gateway: &Gateway) -> Client {
@@ -173,6 +174,39 @@ async fn metrics_count_what_left(stage: Stage) {
         assert!(text.lines().any(|line| line == counted), "{counted}\n{text}");
     }
     assert!(!text.contains("ada") && !text.contains("example.com"), "{text}");
+}
+
+async fn keys_are_made_past_the_server_where_it_does_not_have_the_store_to_itself(stage: Stage) {
+    let gateway = stage.launch(BINARY).start();
+    let url = stage.store_url().map_or_else(|| format!("sqlite://{}", stage.store_file().display()), str::to_owned);
+    let run = |arguments: &[&str]| {
+        let output =
+            Command::new(BINARY).args(arguments).env("TIDINGS__STORE__URL", &url).current_dir(stage.directory()).output().unwrap();
+        (output.status.code(), String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap())
+    };
+    if !stage.is_postgres() {
+        for (arguments, way_out) in [
+            (&["keys", "create", "shop"][..], "ask it for keys over HTTP (/v1/keys, with a key of scope admin), or stop it first"),
+            (&["tenants", "create", "acme"], "stop it first"),
+            (&["migrate", "--dry-run"], "stop it first"),
+        ] {
+            let (code, out, err) = run(arguments);
+            assert_eq!((code, out.as_str()), (Some(1), ""), "{arguments:?}: {err}");
+            assert!(err.contains("a running server has this store to itself: ") && err.contains(way_out), "{arguments:?}: {err}");
+        }
+        gateway.terminate(PATIENCE);
+    }
+    // The key alone, for scripts.
+    let (code, key, err) = run(&["keys", "create", "shop"]);
+    assert_eq!((code, err.as_str(), key.lines().count()), (Some(0), "", 1), "{key}{err}");
+    let made: Value = serde_json::from_str(&run(&["keys", "create", "other", "--json"]).1).unwrap();
+    let (_, listed, _) = run(&["keys", "list", "--json"]);
+    assert!(listed.contains(made["id"].as_str().unwrap()), "{listed}");
+    assert!(!listed.contains(key.trim()) && !listed.contains(made["key"].as_str().unwrap()), "{listed}");
+    let gateway = stage.launch(BINARY).start();
+    for key in [key.trim(), made["key"].as_str().unwrap()] {
+        assert_eq!(Client::new(&gateway.url().unwrap(), key).get("/v1/notifications").await.status, 200);
+    }
 }
 
 #[test]

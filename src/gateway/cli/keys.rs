@@ -1,6 +1,7 @@
 //! `tidings keys` and `tidings tenants`: who may call. They open the store themselves, so that they work before anybody can
 //! call; with SQLite that is while no server runs. The same acts over HTTP are the API's business.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
@@ -13,8 +14,8 @@ use tidings_core::request::{KINDS, SCOPES};
 use tidings_core::store::{ApiKey, Deed, KeyFilter, Store, Tenant};
 use tidings_core::time::{Clock as _, Timestamp, parse_duration};
 
-use super::STORE_PATIENCE;
 use super::http::show;
+use super::{STORE_PATIENCE, open_store};
 use crate::api::keys::KeyId;
 use crate::clock::StoreClock;
 use crate::config::Settings;
@@ -135,7 +136,7 @@ fn duration(raw: &str) -> Result<Duration, String> {
 /// # Errors
 /// Why it could not be done, for people.
 pub(super) async fn keys(command: Keys, settings: &Settings) -> anyhow::Result<()> {
-    let (store, now) = open(settings).await?;
+    let (store, now) = open(settings, "ask it for keys over HTTP (/v1/keys, with a key of scope admin), or stop it first").await?;
     let done = act_on_keys(command, store.as_ref(), now).await;
     store.close().await;
     done
@@ -146,15 +147,15 @@ pub(super) async fn keys(command: Keys, settings: &Settings) -> anyhow::Result<(
 /// # Errors
 /// Why it could not be done, for people.
 pub(super) async fn tenants(command: Tenants, settings: &Settings) -> anyhow::Result<()> {
-    let (store, now) = open(settings).await?;
+    let (store, now) = open(settings, "stop it first; tenants are not managed over HTTP").await?;
     let done = act_on_tenants(command, store.as_ref(), now).await;
     store.close().await;
     done
 }
 
-async fn open(settings: &Settings) -> anyhow::Result<(std::sync::Arc<dyn Store>, Timestamp)> {
+async fn open(settings: &Settings, instead: &str) -> anyhow::Result<(Arc<dyn Store>, Timestamp)> {
     let clock = StoreClock::start();
-    let store = store::open(settings).await?.store;
+    let store = open_store(settings, instead).await?;
     store::ready(store.as_ref(), settings, STORE_PATIENCE).await?;
     if let Some(database) = store.time().await? {
         clock.anchor(database);
