@@ -216,7 +216,9 @@ impl Keeper {
     }
 
     async fn prove(&self) {
-        let proven = self.app.store.prove_writable(self.instance, self.app.clock.now()).await;
+        // After a reload the row follows with the next heartbeat.
+        let digest = self.app.setup().settings.digest();
+        let proven = self.app.store.prove_writable(self.instance, &digest, self.app.clock.now()).await;
         let was_down = self.app.readiness.store_down.swap(proven.is_err(), Ordering::Relaxed);
         match proven {
             Err(error) if !was_down => tracing::error!(error = %chain(&error), "the store cannot be written; not ready"),

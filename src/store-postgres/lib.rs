@@ -186,8 +186,8 @@ impl Store for PostgresStore {
         limited(schema::time(self)).await
     }
 
-    async fn prove_writable(&self, instance: InstanceId, now: Timestamp) -> Result<(), StoreError> {
-        limited_write(schema::prove_writable(self, instance, now)).await
+    async fn prove_writable(&self, instance: InstanceId, config_digest: &[u8], now: Timestamp) -> Result<(), StoreError> {
+        limited_write(schema::prove_writable(self, instance, config_digest, now)).await
     }
 
     fn feed(&self) -> &dyn Feed {

@@ -168,13 +168,19 @@ pub(crate) async fn time(store: &PostgresStore) -> Result<Option<Timestamp>, Sto
 }
 
 /// Writes the heartbeat of this process, which proves that something can be written.
-pub(crate) async fn prove_writable(store: &PostgresStore, instance: InstanceId, now: Timestamp) -> Result<(), StoreError> {
+pub(crate) async fn prove_writable(
+    store: &PostgresStore,
+    instance: InstanceId,
+    config_digest: &[u8],
+    now: Timestamp,
+) -> Result<(), StoreError> {
     let mut conn = store.connection().await?;
     sqlx::query!(
-        "INSERT INTO instances AS i (id, started_at, seen_at, config_digest) VALUES ($1, $2, $2, '')
-         ON CONFLICT (id) DO UPDATE SET seen_at = GREATEST(i.seen_at, excluded.seen_at)",
+        "INSERT INTO instances AS i (id, started_at, seen_at, config_digest) VALUES ($1, $2, $2, $3)
+         ON CONFLICT (id) DO UPDATE SET seen_at = GREATEST(i.seen_at, excluded.seen_at), config_digest = excluded.config_digest",
         instance.0,
         At(now),
+        config_digest,
     )
     .execute(&mut *conn)
     .await

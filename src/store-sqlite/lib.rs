@@ -135,8 +135,8 @@ impl Store for SqliteStore {
         Ok(None)
     }
 
-    async fn prove_writable(&self, instance: InstanceId, now: Timestamp) -> Result<(), StoreError> {
-        registry::see_instance(self.writer().await?.connection(), instance, now).await
+    async fn prove_writable(&self, instance: InstanceId, config_digest: &[u8], now: Timestamp) -> Result<(), StoreError> {
+        registry::see_instance(self.writer().await?.connection(), instance, config_digest, now).await
     }
 
     fn feed(&self) -> &dyn Feed {

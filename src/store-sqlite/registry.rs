@@ -13,13 +13,19 @@ use crate::error::{commit_error, store_error};
 use crate::rows::{json, number, word};
 use crate::writer::Writer;
 
-pub(crate) async fn see_instance(connection: &mut SqliteConnection, instance: InstanceId, now: Timestamp) -> Result<(), StoreError> {
+pub(crate) async fn see_instance(
+    connection: &mut SqliteConnection,
+    instance: InstanceId,
+    config_digest: &[u8],
+    now: Timestamp,
+) -> Result<(), StoreError> {
     let now = now.as_micros();
     query!(
-        "INSERT INTO instances (id, started_at, seen_at, config_digest) VALUES (?1, ?2, ?2, x'')
-         ON CONFLICT (id) DO UPDATE SET seen_at = excluded.seen_at",
+        "INSERT INTO instances (id, started_at, seen_at, config_digest) VALUES (?1, ?2, ?2, ?3)
+         ON CONFLICT (id) DO UPDATE SET seen_at = excluded.seen_at, config_digest = excluded.config_digest",
         instance.0,
-        now
+        now,
+        config_digest
     )
     .execute(connection)
     .await

@@ -110,13 +110,14 @@ pub async fn a_key_needs_a_tenant(world: &World) {
     assert!(matches!(world.store.add_key(&key).await, Err(StoreError::Refused(_))));
 }
 
-/// Writing is proven by writing, again and again.
+/// Writing is proven by writing, again and again, with what the process is configured to at that time.
 pub async fn writing_is_proven_by_writing(world: &World) {
-    world.store.prove_writable(world.instance, at(10)).await.unwrap();
-    world.store.prove_writable(world.instance, at(20)).await.unwrap();
+    world.store.prove_writable(world.instance, b"digest", at(10)).await.unwrap();
+    world.store.prove_writable(world.instance, b"reloaded", at(20)).await.unwrap();
 
-    let seen = world.db.instant(at(20));
-    assert_eq!(world.count("instances", &format!("id = {} AND seen_at = {seen}", world.instance)).await, 1);
+    let (seen, digest) = (world.db.instant(at(20)), world.db.bytes(b"reloaded"));
+    let is_current = format!("id = {} AND seen_at = {seen} AND config_digest = {digest}", world.instance);
+    assert_eq!(world.count("instances", &is_current).await, 1);
 }
 
 /// S-231, S-232: migrations may be run at any time, and a schema that needs a newer binary says so.

@@ -151,6 +151,15 @@ async fn a_broken_file_changes_nothing_and_what_needs_a_restart_is_named(stage: 
     assert_eq!(client.get("/metrics").await.status, 200);
     // The level is in force: requests are told of.
     until_said(&gateway, "answered", 1).await;
+    // Who compares instances in the store sees the configuration in force, from the next heartbeat on.
+    let digest = digest().await;
+    let digest = digest.as_str().unwrap();
+    let literal = if stage.is_postgres() { format!("'\\x{digest}'") } else { format!("x'{digest}'") };
+    let deadline = Instant::now() + PATIENCE;
+    while stage.execute(&format!("UPDATE instances SET config_digest = config_digest WHERE config_digest = {literal}")).await == 0 {
+        assert!(Instant::now() < deadline, "no instance has the digest {digest}");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
     let audited = stage.execute("UPDATE audit_log SET subject = subject WHERE action = 'config.reloaded'").await;
     assert_eq!(audited, 1);
 }

@@ -122,11 +122,11 @@ pub trait Store: Registry + Outbox + Reading + Mailbox {
     /// When it cannot be asked.
     async fn time(&self) -> Result<Option<Timestamp>, StoreError>;
 
-    /// Proves that something can be written, by writing it.
+    /// Proves that something can be written, by writing it: that this process lives, and with which configuration.
     ///
     /// # Errors
     /// Why it cannot.
-    async fn prove_writable(&self, instance: InstanceId, now: Timestamp) -> Result<(), StoreError>;
+    async fn prove_writable(&self, instance: InstanceId, config_digest: &[u8], now: Timestamp) -> Result<(), StoreError>;
 
     /// The pull feed.
     fn feed(&self) -> &dyn Feed;

@@ -88,8 +88,8 @@ impl Store for Broken {
     async fn time(&self) -> Result<Option<Timestamp>, StoreError> {
         self.inner.time().await
     }
-    async fn prove_writable(&self, instance: InstanceId, now: Timestamp) -> Result<(), StoreError> {
-        self.inner.prove_writable(instance, now).await
+    async fn prove_writable(&self, instance: InstanceId, config_digest: &[u8], now: Timestamp) -> Result<(), StoreError> {
+        self.inner.prove_writable(instance, config_digest, now).await
     }
     fn feed(&self) -> &dyn Feed {
         self.inner.feed()

@@ -72,7 +72,7 @@ async fn a_read_only_database_is_not_writable_and_can_be_read() {
     set_read_only(database.url(), true).await;
     let refused = world.accept(vec![world.email("order-2")]).await;
     assert!(matches!(refused[..], [Err(StoreError::NotWritable(_))]), "{refused:?}");
-    assert!(matches!(world.store.prove_writable(world.instance, at(1)).await, Err(StoreError::NotWritable(_))));
+    assert!(matches!(world.store.prove_writable(world.instance, b"digest", at(1)).await, Err(StoreError::NotWritable(_))));
     assert_eq!(world.state(id).await, State::Queued);
 
     set_read_only(database.url(), false).await;
