@@ -33,8 +33,8 @@ fn problem(error: ReloadError) -> Problem {
             let mut all = Faults::new();
             for fault in faults {
                 // Where in the configuration; the text names it as `tidings check` does.
-                let pointer = if fault.setting.is_empty() { String::new() } else { format!("/{}", fault.setting.replace('.', "/")) };
-                all.push(Fault { pointer, code: FaultCode::InvalidConfiguration, detail: fault.to_string(), limit: None, actual: None });
+                let (pointer, detail) = (fault.pointer(), fault.to_string());
+                all.push(Fault { pointer, code: FaultCode::InvalidConfiguration, detail, limit: None, actual: None });
             }
             all.into()
         }

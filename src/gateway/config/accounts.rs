@@ -10,10 +10,10 @@ use tidings_core::address::{EmailAddress, Mailbox};
 use tidings_core::nearest::nearest;
 use tidings_providers::{AccountError, Context};
 
-use super::Fault;
 use super::kinds::{Form, KINDS, KindSetting, settings_of};
 use super::table::Table;
 use super::value::Setting;
+use super::{Fault, names};
 
 /// The account that needs no configuration.
 const SANDBOX: &str = "sandbox";
@@ -99,7 +99,7 @@ impl Account {
 
     fn fault(&self, err: &AccountError) -> Fault {
         let message = err.to_string();
-        let account = format!("accounts.{}", self.name);
+        let account = names::within("accounts", &self.name);
         let Some(unknown) = message.strip_prefix("unknown field `").and_then(|rest| rest.split('`').next()) else {
             return Fault { setting: account, source: None, text: message };
         };

@@ -12,6 +12,7 @@ mod dkim;
 mod inventory;
 mod kinds;
 mod layers;
+mod names;
 mod retention;
 mod routes;
 mod rules;
@@ -63,12 +64,19 @@ impl Sources {
 /// One thing that is wrong with a setting. Never repeats a value, since any of them may be a secret.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fault {
-    /// The full name of the setting, such as `accounts.relay.host`; empty where it is about a whole file.
+    /// The full name of the setting as TOML writes it, such as `accounts.relay.host`; empty where it is about a whole file.
     pub setting: String,
     /// The file and line or the variable it came from, where there is one.
     pub source: Option<String>,
     /// What is wrong.
     pub text: String,
+}
+
+impl Fault {
+    /// Where it is, as a JSON pointer into the document that the configuration is; empty where it is about a whole file.
+    pub fn pointer(&self) -> String {
+        names::pointer(&self.setting)
+    }
 }
 
 impl fmt::Display for Fault {

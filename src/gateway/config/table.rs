@@ -9,7 +9,7 @@ use tidings_core::nearest::nearest;
 use super::inventory::Inventory;
 use super::layers::{Node, Origin, Value};
 use super::value::Setting;
-use super::{ConfigError, Fault, Settings, Sources};
+use super::{ConfigError, Fault, Settings, Sources, names};
 
 /// What reading one configuration has come to so far.
 pub(super) struct Reader<'s> {
@@ -163,7 +163,7 @@ impl<'r> Table<'r> {
 
     /// The full name of something in here.
     pub(super) fn full(&self, key: &str) -> String {
-        if self.name.is_empty() { key.to_owned() } else { format!("{}.{key}", self.name) }
+        names::within(&self.name, key)
     }
 
     /// A fault about the table as a whole, or about what is not in it.

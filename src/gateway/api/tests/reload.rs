@@ -82,14 +82,15 @@ async fn it_takes_the_scope_admin(on: Database) {
 async fn a_bad_file_is_refused_whole_and_what_is_in_force_stays(on: Database) {
     let rig = rig(on, RELAY).await;
     let before = digest(&rig).await;
-    let bad = format!("{RELAY}password = 12\nrate = \"hunter2\"\n[categories.code]\nclass = \"critical\"\n");
+    let others = "[categories.code]\nclass = \"critical\"\n[dkim.\"shop.example.com\"]\nselectors = []\n";
+    let bad = format!("{RELAY}password = 12\nrate = \"hunter2\"\n{others}");
     rig.write("tidings.toml", &bad);
     let answer = reload(&rig).await;
     assert_eq!((answer.status, answer.code().as_str()), (422, "invalid_configuration"));
     let errors = answer.json()["errors"].clone();
     let of =
         |name: &str| -> Vec<String> { errors.as_array().unwrap().iter().map(|error| error[name].as_str().unwrap().to_owned()).collect() };
-    assert_eq!(of("pointer"), ["/accounts/relay/rate", "/accounts/relay/password"]);
+    assert_eq!(of("pointer"), ["/accounts/relay/rate", "/accounts/relay/password", "/dkim/shop.example.com/selectors"]);
     assert!(of("detail")[0].starts_with("accounts.relay.rate (") && of("detail")[0].contains("tidings.toml line 7): expected a rate"));
     assert!(!answer.text().contains("hunter2"));
     // What contradicts the world outside the file is a fault as well.

@@ -129,7 +129,7 @@ fn what_contradicts_something_else_is_refused() {
             "[categories.x]\nexpires_in = \"10d\"\n",
             "categories.x.expires_in (tidings.toml line 5): may be 9d at most: idempotency keys have to outlive it",
         ),
-        ("[categories.\"a b\"]\n", "categories.a b (tidings.toml line 4): a category is 1 to 64 characters of [A-Za-z0-9_.:-]"),
+        ("[categories.\"a b\"]\n", "categories.\"a b\" (tidings.toml line 4): a category is 1 to 64 characters of [A-Za-z0-9_.:-]"),
         ("[retry.bulk]\nfactor = 0\n", "retry.bulk.factor (tidings.toml line 5): expected a whole number from 1 to 100"),
         ("[retry.bulk]\nbase = \"7h\"\n", "retry.bulk.base: retry.bulk.base must not exceed retry.bulk.cap"),
         (
