@@ -3,9 +3,10 @@
 use super::*;
 use crate::delivery::Flags;
 use crate::ids::NotificationId;
+use crate::sample;
 use crate::state::State;
 use crate::suppression::SuppressionScope;
-use crate::words::{Channel, Mode};
+use crate::words::Channel;
 
 const A: AccountId = AccountId(1);
 const B: AccountId = AccountId(2);
@@ -26,43 +27,8 @@ const fn lane_of(class: Class) -> LaneId {
 
 /// A row that is due, has an active tenant and no suppression.
 fn due(class: Class, ordinal: u16) -> Candidate {
-    let delivery = Delivery {
-        id: NotificationId::new(at(0), [1; 10]).delivery(ordinal),
-        tenant: TenantId(1),
-        mode: Mode::Live,
-        channel: Channel::Email,
-        class,
-        lane: lane_of(class),
-        category: "receipt".into(),
-        state: State::Queued,
-        version: 1,
-        generation: 1,
-        attempt_number: 0,
-        attempt_count: 0,
-        attempts_used: 0,
-        attempt_limit: 10,
-        lost_count: 0,
-        build_failures: 0,
-        unresolved: 0,
-        no_resend: None,
-        available_at: Some(at(0)),
-        blocked: false,
-        lease_expires_at: None,
-        lease_owner: None,
-        account: None,
-        attempt_started_at: None,
-        ambiguous_since: None,
-        check_at: None,
-        rung: 0,
-        expires_at: at(600),
-        sender: None,
-        flags: Flags::default(),
-        reason: None,
-        settled_at: None,
-        siblings: 1,
-        is_ordered: false,
-        is_collapsible: false,
-    };
+    let id = NotificationId::new(at(0), [1; 10]).delivery(ordinal);
+    let delivery = Delivery { id, class, lane: lane_of(class), ..sample::waiting(at(0)) };
     Candidate { delivery, suppressions: Vec::new(), tenant_active: true, refused_by: Vec::new(), is_collapsed: false }
 }
 

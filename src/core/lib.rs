@@ -27,6 +27,8 @@ pub mod policy;
 pub mod rate;
 pub mod request;
 pub mod retention;
+#[cfg(test)]
+mod sample;
 pub mod sandbox;
 pub mod secrets;
 pub mod senders;

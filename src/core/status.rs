@@ -242,52 +242,14 @@ fn for_people(at: Timestamp) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ids::{LaneId, NotificationId, TenantId};
-    use crate::words::{Channel, Class, Mode};
+    use crate::sample;
     use proptest::prelude::*;
     use proptest::sample::select;
 
     const NOW: Timestamp = Timestamp::from_millis(1_800_000_000_000);
 
     fn delivery(state: State) -> Delivery {
-        let is_waiting = state.is_waiting();
-        Delivery {
-            id: NotificationId::new(NOW, [3; 10]).delivery(1),
-            tenant: TenantId(1),
-            mode: Mode::Live,
-            channel: Channel::Email,
-            class: Class::Transactional,
-            lane: LaneId(1),
-            category: "default".to_owned(),
-            state,
-            version: 1,
-            generation: 1,
-            attempt_number: 0,
-            attempt_count: 0,
-            attempts_used: 0,
-            attempt_limit: 10,
-            lost_count: 0,
-            build_failures: 0,
-            unresolved: 0,
-            no_resend: None,
-            available_at: is_waiting.then_some(NOW),
-            blocked: false,
-            lease_expires_at: None,
-            lease_owner: None,
-            account: None,
-            attempt_started_at: None,
-            ambiguous_since: None,
-            check_at: None,
-            rung: 0,
-            expires_at: NOW,
-            sender: None,
-            flags: Flags::default(),
-            reason: None,
-            settled_at: None,
-            siblings: 1,
-            is_ordered: false,
-            is_collapsible: false,
-        }
+        Delivery { state, available_at: state.is_waiting().then_some(NOW), expires_at: NOW, ..sample::waiting(NOW) }
     }
 
     #[test]

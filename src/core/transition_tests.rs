@@ -1,8 +1,7 @@
 //! What outcomes do to a delivery, row by row.
 
 use super::*;
-use crate::ids::{LaneId, NotificationId, TenantId};
-use crate::words::{Channel, Mode};
+use crate::sample;
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -11,43 +10,8 @@ fn at(seconds: i64) -> Timestamp {
 }
 
 fn waiting(class: Class) -> Delivery {
-    Delivery {
-        id: NotificationId::new(at(0), [1; 10]).delivery(1),
-        tenant: TenantId(1),
-        mode: Mode::Live,
-        channel: Channel::Email,
-        class,
-        lane: LaneId(1),
-        category: "receipt".into(),
-        state: State::Queued,
-        version: 1,
-        generation: 1,
-        attempt_number: 0,
-        attempt_count: 0,
-        attempts_used: 0,
-        attempt_limit: Rules::default().of(class).retry.attempts,
-        lost_count: 0,
-        build_failures: 0,
-        unresolved: 0,
-        no_resend: None,
-        available_at: Some(at(0)),
-        blocked: false,
-        lease_expires_at: None,
-        lease_owner: None,
-        account: None,
-        attempt_started_at: None,
-        ambiguous_since: None,
-        check_at: None,
-        rung: 0,
-        expires_at: at(0).plus(Rules::default().of(class).retry.deadline),
-        sender: None,
-        flags: Flags::default(),
-        reason: None,
-        settled_at: None,
-        siblings: 1,
-        is_ordered: false,
-        is_collapsible: false,
-    }
+    let retry = Rules::default().of(class).retry;
+    Delivery { class, attempt_limit: retry.attempts, expires_at: at(0).plus(retry.deadline), ..sample::waiting(at(0)) }
 }
 
 fn claimed(delivery: &Delivery, now: Timestamp) -> Delivery {

@@ -5,9 +5,10 @@ use proptest::sample::select;
 
 use super::*;
 use crate::delivery::{EventType, Flags};
-use crate::ids::{AccountId, LaneId};
+use crate::ids::AccountId;
 use crate::policy::REPLAY_WINDOW;
-use crate::words::{AttemptOutcome, Channel, Class};
+use crate::sample;
+use crate::words::AttemptOutcome;
 
 fn at(seconds: i64) -> Timestamp {
     Timestamp::from_millis(1_800_000_000_000 + seconds * 1_000)
@@ -20,15 +21,8 @@ fn in_state(state: State) -> ActFacts {
     let accepted = matches!(state, State::Accepted | State::Delivered | State::Bounced);
     let delivery = Delivery {
         id,
-        tenant: TenantId(1),
-        mode: Mode::Live,
-        channel: Channel::Email,
-        class: Class::Transactional,
-        lane: LaneId(1),
-        category: "receipt".into(),
         state,
         version: 5,
-        generation: 1,
         attempt_number: u16::from(called),
         attempt_count: u16::from(called),
         attempts_used: 3,
@@ -36,24 +30,14 @@ fn in_state(state: State) -> ActFacts {
         lost_count: 1,
         build_failures: 1,
         unresolved: u16::from(unresolved),
-        no_resend: None,
         available_at: state.is_waiting().then_some(at(0)),
-        blocked: false,
         lease_expires_at: (state == State::Dispatching).then_some(at(60)),
-        lease_owner: None,
         account: called.then_some(AccountId(1)),
-        attempt_started_at: None,
         ambiguous_since: (state == State::Ambiguous).then_some(at(1)),
         check_at: (state == State::Ambiguous).then_some(at(1_801)),
-        rung: 0,
         expires_at: at(86_400),
-        sender: None,
-        flags: Flags::default(),
-        reason: None,
         settled_at: (!state.is_open()).then_some(at(5)),
-        siblings: 1,
-        is_ordered: false,
-        is_collapsible: false,
+        ..sample::waiting(at(0))
     };
     let attempt = AttemptRecord {
         number: 1,
