@@ -17,9 +17,9 @@ pub enum OpenError {
         #[source]
         source: std::io::Error,
     },
-    /// The lock file could not be made: the directory cannot be written.
+    /// The database or its lock could not be opened or made: it or the directory cannot be written.
     #[error("the file {} could not be opened for writing", path.display())]
-    LockFile {
+    File {
         /// Which file.
         path: PathBuf,
         /// What the system said.

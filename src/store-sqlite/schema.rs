@@ -2,6 +2,7 @@
 //! The schema itself is the migrations.
 
 use std::fs::{File, OpenOptions, TryLockError};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -25,6 +26,7 @@ static MIGRATIONS: Migrator = sqlx::migrate!();
 
 pub(crate) async fn open(path: &Path) -> Result<(Writer, SqlitePool), OpenError> {
     let lock = lock(path)?;
+    private(path)?;
     let database = |err: sqlx::Error| OpenError::Database { path: path.to_owned(), source: err.into() };
     let connection = writer_options(path).connect().await.map_err(database)?;
     let readers =
@@ -60,13 +62,19 @@ fn lock(path: &Path) -> Result<File, OpenError> {
         std::fs::create_dir_all(directory).map_err(|source| OpenError::Directory { path: directory.to_owned(), source })?;
     }
     let path = beside(path, ".lock");
-    let opened = OpenOptions::new().write(true).create(true).truncate(false).open(&path);
-    let file = opened.map_err(|source| OpenError::LockFile { path: path.clone(), source })?;
+    let file = private(&path)?;
     match file.try_lock() {
         Ok(()) => Ok(file),
         Err(TryLockError::WouldBlock) => Err(OpenError::InUse { path }),
-        Err(TryLockError::Error(source)) => Err(OpenError::LockFile { path, source }),
+        Err(TryLockError::Error(source)) => Err(OpenError::File { path, source }),
     }
+}
+
+/// Opens a file, and makes an empty one for its owner alone where there is none: it holds what is sent to whom and, until it is
+/// moved out, the master secret. SQLite gives its log the permissions of the database.
+fn private(path: &Path) -> Result<File, OpenError> {
+    let opened = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path);
+    opened.map_err(|source| OpenError::File { path: path.to_owned(), source })
 }
 
 fn beside(path: &Path, ending: &str) -> PathBuf {
@@ -140,6 +148,7 @@ async fn copy_before(connection: &mut SqliteConnection, path: &Path, applied: i6
         // Of an earlier start that did not come to its end: what it copied may be half.
         std::fs::remove_file(&copy).map_err(|err| StoreError::NotWritable(err.into()))?;
     }
+    private(&copy).map_err(|err| StoreError::NotWritable(err.into()))?;
     let quoted = copy.display().to_string().replace('\'', "''");
     query(AssertSqlSafe(format!("VACUUM INTO '{quoted}'"))).execute(connection).await.map_err(store_error)?;
     let mut opened = SqliteConnectOptions::new().filename(&copy).read_only(true).connect().await.map_err(store_error)?;

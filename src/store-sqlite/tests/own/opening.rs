@@ -1,5 +1,6 @@
 //! Opening: one process, clear errors with the path, a copy before an old database changes.
 
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 use sqlx::sqlite::SqliteConnectOptions;
@@ -43,7 +44,7 @@ async fn what_cannot_be_written_is_named() {
     assert!(no_directory.to_string().contains(&file.display().to_string()), "{no_directory}");
 
     let no_lock = SqliteStore::open_in(Path::new("/proc")).await.err().unwrap();
-    assert!(matches!(no_lock, OpenError::LockFile { .. }), "{no_lock}");
+    assert!(matches!(no_lock, OpenError::File { .. }), "{no_lock}");
     assert!(no_lock.to_string().contains("/proc/tidings.db.lock"), "{no_lock}");
 }
 
@@ -87,6 +88,33 @@ async fn an_older_database_is_copied_before_it_changes() {
     assert_eq!(query_scalar::<_, String>("SELECT body FROM letters").fetch_one(&mut copy).await.unwrap(), "kept");
     assert_eq!(query_scalar::<_, i64>("SELECT count(*) FROM sqlite_schema WHERE name = 'queue'").fetch_one(&mut copy).await.unwrap(), 0);
     assert!(store.ensure_tenant("default").await.unwrap().active);
+}
+
+/// Who can read the file can read what is sent, until the master secret is moved out of it.
+#[tokio::test]
+async fn what_is_made_can_be_read_by_its_owner_alone() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join(FILE_NAME);
+    let store = SqliteStore::open(&path).await.unwrap();
+    store.migrate().await.unwrap();
+    store.close().await;
+    // A database of long ago, as far as the next start can tell.
+    let mut old = SqliteConnectOptions::new().filename(&path).connect().await.unwrap();
+    query("DELETE FROM _sqlx_migrations").execute(&mut old).await.unwrap();
+    old.close().await.unwrap();
+    let store = SqliteStore::open(&path).await.unwrap();
+    // It is copied first; that its tables are there already is not what this is about.
+    let _ = store.migrate().await;
+
+    let mut names = Vec::new();
+    for entry in std::fs::read_dir(directory.path()).unwrap().map(Result::unwrap) {
+        let mode = entry.metadata().unwrap().permissions().mode();
+        assert_eq!(mode & 0o077, 0, "{:?}: {mode:o}", entry.file_name());
+        names.push(entry.file_name().into_string().unwrap());
+    }
+    for ending in ["", "-wal", ".before-1"] {
+        assert!(names.contains(&format!("{FILE_NAME}{ending}")), "{names:?}");
+    }
 }
 
 #[tokio::test]
