@@ -25,8 +25,14 @@ mod suppressions;
 /// How long a command that somebody waits for tries to reach the store.
 const STORE_PATIENCE: Duration = Duration::from_secs(5);
 
+/// Whom commands speak to.
+const REACH: &str = "\
+send, status, suppressions, accounts, pause and resume ask a running server: the one at TIDINGS_URL, else the one on this machine \
+that the configuration describes, with the key in TIDINGS_API_KEY, else the one in api-key in the data directory. keys, tenants and \
+migrate open the store themselves; with SQLite no server may run meanwhile.";
+
 #[derive(Parser)]
-#[command(name = "tidings", version, about = "Self-hosted gateway for transactional email.", args_conflicts_with_subcommands = false)]
+#[command(name = "tidings", version, about = "Self-hosted gateway for transactional email.", after_help = REACH, args_conflicts_with_subcommands = false)]
 struct Arguments {
     /// The configuration file, in place of TIDINGS_CONFIG or ./tidings.toml
     #[arg(long, global = true, value_name = "FILE")]
@@ -37,20 +43,20 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Serve until a signal comes, reading the configuration again at SIGHUP; so does no command at all
+    /// Serve until SIGTERM or SIGINT, and read the configuration again at SIGHUP; the same as no command
     Serve,
     /// Say what is wrong with the configuration: exit code 0 nothing, 1 warnings, 2 faults
     Check {
         /// Do without secrets that are not on this machine
         #[arg(long)]
         offline: bool,
-        /// For programs
+        /// Print the answer as JSON, for programs
         #[arg(long)]
         json: bool,
     },
     /// Ask the server on this machine whether it is ready: exit code 0 yes, 1 no
     Health {
-        /// For programs
+        /// Print the answer as JSON, for programs
         #[arg(long)]
         json: bool,
     },
@@ -58,7 +64,7 @@ enum Command {
     Send(messages::Send),
     /// Say how a message stands
     Status(messages::Status),
-    /// Addresses that are not written to
+    /// List, add, remove, import and export addresses that are not written to
     Suppressions {
         #[command(subcommand)]
         command: suppressions::Suppressions,
@@ -67,14 +73,14 @@ enum Command {
     Accounts(operating::Accounts),
     /// Stop sending a part of everything, or all of it
     Pause(operating::Pause),
-    /// Let it go on
+    /// Send again what was paused
     Resume(operating::Resume),
-    /// API keys
+    /// Make, list, rotate and revoke API keys, in the store
     Keys {
         #[command(subcommand)]
         command: keys::Keys,
     },
-    /// Isolated projects, each with keys of its own
+    /// Make, list, disable and enable tenants, in the store: isolated projects, each with keys of its own
     Tenants {
         #[command(subcommand)]
         command: keys::Tenants,
@@ -86,7 +92,7 @@ enum Command {
         /// Say what would be done, and change nothing
         #[arg(long)]
         dry_run: bool,
-        /// For programs
+        /// Print the answer as JSON, for programs
         #[arg(long)]
         json: bool,
     },
@@ -211,6 +217,17 @@ mod tests {
         let mut root = Arguments::command();
         root.build();
         root.get_subcommands().for_each(|command| look_for_json(command, "tidings"));
+    }
+
+    #[test]
+    fn every_argument_says_what_it_is() {
+        fn look_for_help(command: &clap::Command) {
+            for argument in command.get_arguments() {
+                assert!(argument.get_help().is_some(), "{} of {} has no help", argument.get_id(), command.get_name());
+            }
+            command.get_subcommands().for_each(look_for_help);
+        }
+        look_for_help(&Arguments::command());
     }
 
     #[test]

@@ -89,6 +89,8 @@ async fn serve(settings: Settings, sources: Sources, clock: Arc<StoreClock>, ope
         started: std::time::Instant::now(),
     });
 
+    // Before anything runs that would outlive the failure: the port is what most often is not to be had.
+    let server = api::listen(app.clone()).await?;
     let (stop_keeper, pump_paused) = (CancellationToken::new(), Arc::new(AtomicBool::new(false)));
     let dispatch = Arc::new(Dispatch::new(app.clone()));
     Keeper::new(app.clone(), dispatch.clone(), instance, pump_paused.clone(), stop_keeper.clone()).start();
@@ -96,7 +98,6 @@ async fn serve(settings: Settings, sources: Sources, clock: Arc<StoreClock>, ope
         tokio::spawn(hear(app.clone(), signals, stop_keeper.clone()));
     }
     tokio::spawn(reload::at_signals(app.clone(), hangups, stop_keeper.clone()));
-    let server = api::listen(app.clone()).await?;
     let pump = tokio::spawn(Pump::new(app.clone(), dispatch.clone(), instance, pump_paused).run());
     announce(&app, &server, &key);
     notify::tell(notify::State::Ready);
@@ -167,9 +168,9 @@ async fn hear(app: Arc<App>, signals: Arc<PostgresStore>, stop: CancellationToke
 fn announce(app: &App, server: &api::Server, key: &keys::Bootstrap) {
     let url = format!("http://{}", server.address);
     let admin_url = server.admin.map_or_else(|| url.clone(), |admin| format!("http://{admin}"));
-    tracing::info!(url, admin_url, store = app.store.describe(), "ready");
     let setup = app.setup();
     if !setup.settings.log.is_text(std::io::stdout().is_terminal()) {
+        tracing::info!(url, admin_url, store = app.store.describe(), "ready");
         return;
     }
     let only = if setup.routing.sandbox_only { ", sandbox only: nothing leaves this machine" } else { "" };
@@ -184,7 +185,9 @@ fn announce(app: &App, server: &api::Server, key: &keys::Bootstrap) {
         }
         keys::Bootstrap::Kept(path) => println!("  your key                     {}", shown(path)),
         keys::Bootstrap::FileGone => {
-            println!("  your key                     its file is gone; make another with: tidings keys create NAME (on SQLite while this is stopped)")
+            println!(
+                "  your key                     its file is gone; make another with: tidings keys create NAME (on SQLite while this is stopped)"
+            )
         }
         keys::Bootstrap::Configured => {}
     }

@@ -180,8 +180,7 @@ async fn keys_are_made_past_the_server_where_it_does_not_have_the_store_to_itsel
     let gateway = stage.launch(BINARY).start();
     let url = stage.store_url().map_or_else(|| format!("sqlite://{}", stage.store_file().display()), str::to_owned);
     let run = |arguments: &[&str]| {
-        let output =
-            Command::new(BINARY).args(arguments).env("TIDINGS__STORE__URL", &url).current_dir(stage.directory()).output().unwrap();
+        let output = Command::new(BINARY).args(arguments).env("TIDINGS__STORE__URL", &url).current_dir(stage.directory()).output().unwrap();
         (output.status.code(), String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap())
     };
     if !stage.is_postgres() {
@@ -217,4 +216,14 @@ fn a_reader_who_has_seen_enough_ends_a_command_quietly() {
     drop(printing.stdout.take());
     let ended = printing.wait_with_output().expect("it ends");
     assert!(ended.status.success() && ended.stderr.is_empty(), "{}: {}", ended.status, String::from_utf8_lossy(&ended.stderr));
+}
+
+#[test]
+fn a_port_that_is_taken_is_named_and_nothing_else_is_said() {
+    let (directory, taken) = (tempfile::tempdir().expect("a folder"), std::net::TcpListener::bind("127.0.0.1:0").expect("a port"));
+    let address = taken.local_addr().expect("it has one").to_string();
+    let started = Command::new(BINARY).current_dir(directory.path()).env("TIDINGS__SERVER__BIND", &address).output().expect("it ends");
+    let (out, err) = (String::from_utf8_lossy(&started.stdout), String::from_utf8_lossy(&started.stderr));
+    assert_eq!((started.status.code(), out.as_ref()), (Some(1), ""), "{err}");
+    assert!(err.contains(&format!("{address} is in use by another process")) && err.contains("TIDINGS__SERVER__BIND"), "{err}");
 }

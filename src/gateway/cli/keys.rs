@@ -47,13 +47,13 @@ pub(super) enum Keys {
         /// After how long it opens nothing any more, such as 90d; left out, never
         #[arg(long, value_name = "DURATION", value_parser = duration)]
         expires: Option<Duration>,
-        /// For programs
+        /// Print the answer as JSON, for programs
         #[arg(long)]
         json: bool,
     },
     /// Show all keys, without the keys themselves
     List {
-        /// For programs
+        /// Print the answer as JSON, for programs
         #[arg(long)]
         json: bool,
     },
@@ -64,7 +64,7 @@ pub(super) enum Keys {
         /// How long the old one stays, such as 24h or 0s
         #[arg(long, value_name = "DURATION", default_value = "24h", value_parser = duration)]
         overlap: Duration,
-        /// For programs
+        /// Print the answer as JSON, for programs
         #[arg(long)]
         json: bool,
     },
@@ -72,7 +72,7 @@ pub(super) enum Keys {
     Revoke {
         /// Which key, such as key_0199...
         id: String,
-        /// For programs
+        /// Print the answer as JSON, for programs
         #[arg(long)]
         json: bool,
     },
@@ -84,27 +84,29 @@ pub(super) enum Tenants {
     Create {
         /// 1 to 40 characters of [a-z0-9-]
         name: String,
-        /// For programs
+        /// Print the answer as JSON, for programs
         #[arg(long)]
         json: bool,
     },
     /// Show all tenants
     List {
-        /// For programs
+        /// Print the answer as JSON, for programs
         #[arg(long)]
         json: bool,
     },
     /// Refuse its keys and let its messages wait
     Disable {
+        /// Which tenant
         name: String,
-        /// For programs
+        /// Print the answer as JSON, for programs
         #[arg(long)]
         json: bool,
     },
     /// Let it send again
     Enable {
+        /// Which tenant
         name: String,
-        /// For programs
+        /// Print the answer as JSON, for programs
         #[arg(long)]
         json: bool,
     },

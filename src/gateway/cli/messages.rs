@@ -13,6 +13,7 @@ use super::http::{Client, member, show};
 pub(super) struct Send {
     /// An email address, or a mailbox such as "Ada <ada@example.com>"
     to: String,
+    /// The subject, in one line
     #[arg(long, value_name = "TEXT")]
     subject: String,
     /// The message as plain text
@@ -24,13 +25,13 @@ pub(super) struct Send {
     /// The author; without it the account's
     #[arg(long, value_name = "MAILBOX")]
     from: Option<String>,
-    /// What kind of message it is
+    /// What kind of message it is: a table [categories.NAME] of the configuration
     #[arg(long, value_name = "NAME")]
     category: Option<String>,
     /// Your own name for it: the same key again sends nothing twice; without it every call is a new message
     #[arg(long, value_name = "KEY")]
     idempotency_key: Option<String>,
-    /// For programs
+    /// Print the answer as JSON, for programs
     #[arg(long)]
     json: bool,
 }
@@ -40,7 +41,7 @@ pub(super) struct Status {
     /// An id (ntf_...), or the key that it was sent under
     #[arg(value_name = "KEY|ID")]
     of: String,
-    /// For programs
+    /// Print the answer as JSON, for programs
     #[arg(long)]
     json: bool,
 }

@@ -16,7 +16,7 @@ use super::http::{Client, member, show};
 pub(super) struct Accounts {
     #[command(subcommand)]
     command: Option<AccountsCommand>,
-    /// For programs
+    /// Print the answer as JSON, for programs
     #[arg(long, global = true)]
     json: bool,
 }
@@ -25,14 +25,19 @@ pub(super) struct Accounts {
 enum AccountsCommand {
     /// Give an account no new messages
     Pause {
+        /// Which account
         name: String,
         #[command(flatten)]
         terms: Terms,
     },
     /// Give it messages again
-    Resume { name: String },
+    Resume {
+        /// Which account
+        name: String,
+    },
     /// Send one message by it, past queue and routes
     Test {
+        /// Which account
         name: String,
         /// Whom it goes to
         #[arg(long, value_name = "ADDRESS")]
@@ -56,7 +61,7 @@ pub(super) struct Pause {
     scope: String,
     #[command(flatten)]
     terms: Terms,
-    /// For programs
+    /// Print the answer as JSON, for programs
     #[arg(long)]
     json: bool,
 }
@@ -65,7 +70,7 @@ pub(super) struct Pause {
 pub(super) struct Resume {
     /// What was paused
     scope: String,
-    /// For programs
+    /// Print the answer as JSON, for programs
     #[arg(long)]
     json: bool,
 }

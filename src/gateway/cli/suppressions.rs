@@ -33,12 +33,13 @@ pub(super) enum Suppressions {
         /// Only those with this scope: all, bulk, complaint or sender:NAME
         #[arg(long, value_name = "SCOPE")]
         scope: Option<String>,
-        /// For programs
+        /// Print the answer as JSON, for programs
         #[arg(long)]
         json: bool,
     },
     /// Write to an address no more
     Add {
+        /// An email address
         address: String,
         /// How far it reaches: all, bulk or sender:NAME
         #[arg(long, value_name = "SCOPE")]
@@ -49,7 +50,7 @@ pub(super) enum Suppressions {
         /// A remark for people
         #[arg(long, value_name = "TEXT")]
         note: Option<String>,
-        /// For programs
+        /// Print the answer as JSON, for programs
         #[arg(long)]
         json: bool,
     },
@@ -61,12 +62,13 @@ pub(super) enum Suppressions {
         /// Why, for the audit log
         #[arg(long, value_name = "TEXT")]
         reason: String,
-        /// For programs
+        /// Print the answer as JSON, for programs
         #[arg(long)]
         json: bool,
     },
     /// Take over a list; the same file again adds nothing. Exit code 1 when an entry was refused
     Import {
+        /// Where the list is
         file: PathBuf,
         /// What the file is: CSV with a header line, or what a provider's API answered
         #[arg(long, value_enum, default_value_t = Format::Csv)]
@@ -77,7 +79,7 @@ pub(super) enum Suppressions {
         /// Look at every entry, send nothing
         #[arg(long)]
         dry_run: bool,
-        /// For programs
+        /// Print the answer as JSON, for programs
         #[arg(long)]
         json: bool,
     },
