@@ -30,7 +30,7 @@ use crate::metrics::{Attempt, Cause};
 use crate::routing::{Account, SANDBOX_ROUTE};
 use crate::sealed::{self, Copies};
 use crate::setup::Setup;
-use crate::slots::Slots;
+use crate::slots::{Slots, Turn};
 use crate::writer::WriteError;
 
 /// The calls of this process.
@@ -56,6 +56,8 @@ struct Call {
     others: Vec<AccountId>,
     is_sandbox: bool,
     started_at: Timestamp,
+    /// When it may start, where its account has a rate.
+    turn: Option<Turn>,
 }
 
 impl Dispatch {
@@ -82,8 +84,8 @@ impl Dispatch {
     pub fn begin(self: &Arc<Self>, dispatched: Vec<Delivery>, setup: &Arc<Setup>) {
         let mut calls = Vec::with_capacity(dispatched.len());
         for delivery in dispatched {
-            let Some(call) = self.resolve(delivery, setup) else { continue };
-            self.slots.begin(call.account.id, call.delivery.class);
+            let Some(mut call) = self.resolve(delivery, setup) else { continue };
+            call.turn = self.slots.begin(call.account.id, call.delivery.class);
             self.lock().insert(call.delivery.id, call.delivery.attempt_number);
             calls.push(call);
         }
@@ -122,7 +124,7 @@ impl Dispatch {
         let position = RoutePosition { is_failover: at > 0, has_other: !others.is_empty(), has_later };
         let started_at = delivery.attempt_started_at.unwrap_or_else(|| self.app.clock.now());
         let (account, is_sandbox) = (route.accounts[at].clone(), route.name == SANDBOX_ROUTE);
-        Some(Call { setup: setup.clone(), account, position, others, is_sandbox, started_at, delivery })
+        Some(Call { setup: setup.clone(), account, position, others, is_sandbox, started_at, delivery, turn: None })
     }
 
     /// Reads what the calls need, in one go, and starts them.
@@ -150,7 +152,7 @@ impl Dispatch {
     }
 
     /// One call from first to last: build, send, write.
-    async fn call(self: Arc<Self>, call: Call, stored: Option<StoredOutgoing>) {
+    async fn call(self: Arc<Self>, mut call: Call, stored: Option<StoredOutgoing>) {
         let Some((mut outgoing, known)) = stored.as_ref().and_then(|stored| self.build(&call, stored)) else {
             let report = Report::new(Outcome::BuildFailed).with_detail("the stored message could not be read");
             return self.finish(&call, report, None).await;
@@ -169,10 +171,23 @@ impl Dispatch {
             }
         };
         outgoing.left_out.extend_from_slice(&suppressed);
+        if !self.may_start(call.turn.take()).await {
+            let report = Report::new(Outcome::NotStarted).with_detail("the account's rate had no room for it in time");
+            return self.finish(&call, report, None).await;
+        }
         let report = self.send(&call, outgoing).await;
         let copies = Copies { suppressed, ..known.clone() }.after(&report);
         let changed = (copies != known).then(|| sealed::seal_copies(&self.app.keyring, call.delivery.id, &copies));
         self.finish(&call, report, changed).await;
+    }
+
+    /// Waits for the call's turn, unless we end before.
+    async fn may_start(&self, turn: Option<Turn>) -> bool {
+        let Some(turn) = turn else { return true };
+        tokio::select! {
+            may = turn.came() => may,
+            () = self.cut_off.cancelled() => false,
+        }
     }
 
     fn build(&self, call: &Call, stored: &StoredOutgoing) -> Option<(Outgoing, Copies)> {

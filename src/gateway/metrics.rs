@@ -78,6 +78,8 @@ one_label! {
     Part(part);
     /// What became of it.
     Reload(result);
+    /// Whose rate: `intake` or `send`.
+    Limiter(limiter);
 }
 
 type Seconds = Gauge<f64, AtomicU64>;
@@ -107,6 +109,8 @@ pub struct Metrics {
     pub idem_replay: Counter,
     /// Requests under the key of another one.
     pub idem_mismatch: Counter,
+    /// Slices of shared rates that could not be drawn.
+    pub limiter_failures: Family<Limiter, Counter>,
     /// What the auditor found.
     pub invariant_violations: Family<Kind, Counter>,
     /// Readings of the configuration after the first.
@@ -171,6 +175,7 @@ impl Metrics {
             duplicate_sent: Family::default(),
             idem_replay: Counter::default(),
             idem_mismatch: Counter::default(),
+            limiter_failures: Family::default(),
             invariant_violations: Family::default(),
             config_reloads: Family::default(),
             measured: Measured::default(),
@@ -202,6 +207,7 @@ impl Metrics {
         registry.register("duplicate_sent", "Second acceptances of one generation", self.duplicate_sent.clone());
         registry.register("idem_replay", "Requests answered with an earlier answer", self.idem_replay.clone());
         registry.register("idem_mismatch", "Requests under the key of another one", self.idem_mismatch.clone());
+        registry.register("limiter_failures", "Slices of shared rates that could not be drawn", self.limiter_failures.clone());
         registry.register("invariant_violations", "Rows that contradict each other", self.invariant_violations.clone());
         let measured = &self.measured;
         registry.register_with_unit(

@@ -17,7 +17,6 @@ use crate::app::App;
 use crate::dispatch::Dispatch;
 use crate::routing::{Route, Routing};
 use crate::setup::Setup;
-use crate::slots::token_interval;
 
 /// Rows that one claim takes of a lane, at most.
 const CLAIM_ROWS: u16 = 50;
@@ -115,7 +114,7 @@ impl Pump {
         if wanted.is_empty() {
             return None;
         }
-        let accounts = self.dispatch.slots.capacity(&wanted, CLAIM_ROWS, now);
+        let accounts = self.dispatch.slots.capacity(&wanted, now);
         let room = |lane: &Lane| -> u16 {
             let of = |id: AccountId| {
                 accounts.iter().find(|capacity| capacity.account == id).map_or(0, |capacity| capacity.free_for(lane.route.class))
@@ -179,10 +178,10 @@ impl Pump {
         }
     }
 
-    /// How long until a drained wallet of an account with work may hold a token again.
+    /// How long until an account with work has another token.
     fn token_wait(&self) -> Option<Duration> {
         let dirty = self.lanes.iter().filter(|lane| lane.is_dirty);
-        dirty.flat_map(|lane| &lane.route.accounts).filter_map(|account| account.rate).map(token_interval).min()
+        self.dispatch.slots.token_wait(dirty.flat_map(|lane| &lane.route.accounts).map(|account| account.id))
     }
 }
 

@@ -27,7 +27,7 @@ use crate::pauses::Pauses;
 use crate::pump::Pump;
 use crate::reload::{self, Reloads};
 use crate::setup::Setup;
-use crate::slots::Slots;
+use crate::slots::{Slots, pacing};
 use crate::wake::Wake;
 use crate::writer::Writer;
 use crate::{accounts, api, notify, store};
@@ -91,6 +91,7 @@ async fn serve(settings: Settings, sources: Sources, clock: Arc<StoreClock>, ope
 
     // Before anything runs that would outlive the failure: the port is what most often is not to be had.
     let server = api::listen(app.clone()).await?;
+    tokio::spawn(pacing::run(app.clone()));
     let (stop_keeper, pump_paused) = (CancellationToken::new(), Arc::new(AtomicBool::new(false)));
     let dispatch = Arc::new(Dispatch::new(app.clone()));
     Keeper::new(app.clone(), dispatch.clone(), instance, pump_paused.clone(), stop_keeper.clone()).start();

@@ -1,19 +1,22 @@
-//! How busy and how well each account is, in this process: slots in use, tokens in the wallet, pauses, parking.
+//! How busy and how well each account is, in this process: slots in use, tokens of its rate, pauses, parking.
 //! All of it may vanish (S-030). Who gets a free slot is `judge`'s decision.
 
 use std::collections::HashMap;
-use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use governor::{DefaultDirectRateLimiter, Quota, RateLimiter};
 use tidings_core::ids::AccountId;
 use tidings_core::judge::AccountCapacity;
 use tidings_core::outcome::Outcome;
+use tidings_core::pace::Pace;
 use tidings_core::time::Timestamp;
 use tidings_core::words::{Class, WaitReason};
+use tokio::sync::Notify;
 
 use crate::routing::Account;
+pub use pacing::Turn;
+
+pub mod pacing;
 
 /// After how long a parked account tries one waiting message again.
 const PARKED: [Duration; 4] = [Duration::from_secs(60), Duration::from_secs(120), Duration::from_secs(300), Duration::from_secs(600)];
@@ -21,13 +24,16 @@ const PARKED: [Duration; 4] = [Duration::from_secs(60), Duration::from_secs(120)
 /// The slots of every account of this process.
 pub struct Slots {
     accounts: Mutex<HashMap<AccountId, AccountSlots>>,
+    /// Tokens came.
+    tokens: Notify,
+    /// Tokens are missing.
+    needs: Notify,
 }
 
 struct AccountSlots {
     account: Arc<Account>,
     used: HashMap<Class, u16>,
-    limiter: Option<DefaultDirectRateLimiter>,
-    wallet: u32,
+    pace: Option<Pace>,
     paused_until: Option<Timestamp>,
     parked: Option<Parked>,
 }
@@ -57,11 +63,11 @@ impl Slots {
     /// All slots free, all accounts well.
     pub fn new(accounts: &[Arc<Account>]) -> Self {
         let slots = accounts.iter().map(|account| (account.id, AccountSlots::new(account.clone())));
-        Self { accounts: Mutex::new(slots.collect()) }
+        Self { accounts: Mutex::new(slots.collect()), tokens: Notify::new(), needs: Notify::new() }
     }
 
-    /// Goes by these accounts from now on. What runs keeps its slot, also by accounts that are gone: they may come back. An
-    /// account whose rate is the same keeps its tokens; with another rate it begins without any, so that no reload adds some.
+    /// Goes by these accounts from now on. What runs keeps its slot, also by accounts that are gone: they may come back.
+    /// Tokens are drawn from the store, so that no reload adds some; those of another rate are given up.
     pub fn adopt(&self, accounts: &[Arc<Account>], now: Timestamp) {
         let mut slots = self.lock();
         for account in accounts {
@@ -72,10 +78,12 @@ impl Slots {
         }
     }
 
-    /// What the accounts in `wanted` can take now. Tokens are drawn for at most `rows` calls, and kept when not used.
-    pub fn capacity(&self, wanted: &[AccountId], rows: u16, now: Timestamp) -> Vec<AccountCapacity> {
+    /// What the accounts in `wanted` can take now.
+    pub fn capacity(&self, wanted: &[AccountId], now: Timestamp) -> Vec<AccountCapacity> {
         let mut accounts = self.lock();
-        wanted.iter().filter_map(|id| Some(accounts.get_mut(id)?.capacity(rows, now))).collect()
+        let capacities = wanted.iter().filter_map(|id| Some(accounts.get_mut(id)?.capacity(now))).collect();
+        self.needs.notify_one();
+        capacities
     }
 
     /// Whether one of these accounts is parked and about to try one message.
@@ -85,17 +93,15 @@ impl Slots {
         wanted.iter().any(is_due)
     }
 
-    /// A call by this account begins.
-    pub fn begin(&self, id: AccountId, class: Class) {
+    /// A call by this account begins, in its turn where the account has a rate.
+    pub fn begin(self: &Arc<Self>, id: AccountId, class: Class) -> Option<Turn> {
         if let Some(slots) = self.lock().get_mut(&id) {
             *slots.used.entry(class).or_default() += 1;
-            if slots.limiter.is_some() {
-                slots.wallet = slots.wallet.saturating_sub(1);
-            }
             if let Some(parked) = &mut slots.parked {
                 parked.trying = true;
             }
         }
+        self.turn(id)
     }
 
     /// Learns from an outcome; the slot stays in use until `end`.
@@ -129,6 +135,11 @@ impl Slots {
         }
     }
 
+    /// Whether calls wait for a token.
+    fn is_waited_for(&self) -> bool {
+        self.lock().values().any(|slots| slots.pace.as_ref().is_some_and(Pace::is_waited_for))
+    }
+
     fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<AccountId, AccountSlots>> {
         self.accounts.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -136,14 +147,14 @@ impl Slots {
 
 impl AccountSlots {
     fn new(account: Arc<Account>) -> Self {
-        let limiter = account.rate.map(|rate| RateLimiter::direct(Quota::per_second(rate)));
-        Self { account, used: HashMap::new(), limiter, wallet: 0, paused_until: None, parked: None }
+        let pace = account.rate.map(Pace::new);
+        Self { account, used: HashMap::new(), pace, paused_until: None, parked: None }
     }
 
     fn adopt(&mut self, account: Arc<Account>, now: Timestamp) {
-        if account.rate != self.account.rate {
-            self.limiter = account.rate.map(drained);
-            self.wallet = 0;
+        match (&mut self.pace, account.rate) {
+            (Some(pace), Some(rate)) => pace.adopt(rate),
+            (pace, rate) => *pace = rate.map(Pace::new),
         }
         if !Arc::ptr_eq(&account.adapter, &self.account.adapter)
             && let Some(parked) = &mut self.parked
@@ -154,7 +165,7 @@ impl AccountSlots {
         self.account = account;
     }
 
-    fn capacity(&mut self, rows: u16, now: Timestamp) -> AccountCapacity {
+    fn capacity(&mut self, now: Timestamp) -> AccountCapacity {
         let none = AccountCapacity { account: self.account.id, free: 0, free_for_others: 0, free_for_bulk: 0 };
         if !self.account.is_on || self.paused_until.is_some_and(|until| until > now) {
             return none;
@@ -170,9 +181,8 @@ impl AccountSlots {
         let slots = self.account.concurrency.max(1);
         let (for_others, for_bulk) = reserved(slots);
         let mut free = slots.saturating_sub(others + used(Class::Critical));
-        if let Some(limiter) = &self.limiter {
-            draw(limiter, &mut self.wallet, u32::from(free.min(rows)));
-            free = free.min(u16::try_from(self.wallet).unwrap_or(u16::MAX));
+        if let Some(pace) = &mut self.pace {
+            free = free.min(u16::try_from(pace.room(Instant::now())).unwrap_or(u16::MAX));
         }
         AccountCapacity {
             account: self.account.id,
@@ -182,11 +192,8 @@ impl AccountSlots {
         }
     }
 
-    /// Looks for one token, which is kept for the next call.
     fn is_out_of_tokens(&mut self) -> bool {
-        let Some(limiter) = &self.limiter else { return false };
-        draw(limiter, &mut self.wallet, 1);
-        self.wallet == 0
+        self.pace.as_mut().is_some_and(|pace| pace.is_short(Instant::now()))
     }
 
     fn learn(&mut self, outcome: &Outcome, now: Timestamp) {
@@ -227,26 +234,6 @@ fn reserved(slots: u16) -> (u16, u16) {
     (slots - critical, bulk.min(slots - critical))
 }
 
-/// Draws tokens until the wallet holds `wanted`, at most one second's worth; governor cannot take any back.
-fn draw(limiter: &DefaultDirectRateLimiter, wallet: &mut u32, wanted: u32) {
-    while *wallet < wanted && limiter.check().is_ok() {
-        *wallet += 1;
-    }
-}
-
-/// A limiter that has given away what it begins with.
-fn drained(rate: NonZeroU32) -> DefaultDirectRateLimiter {
-    let limiter = RateLimiter::direct(Quota::per_second(rate));
-    // As many as fit in: the answer says only that there were more than that.
-    let _ = limiter.check_n(rate);
-    limiter
-}
-
-/// The shortest wait after which a drained wallet may hold a token again.
-pub fn token_interval(rate: NonZeroU32) -> Duration {
-    Duration::from_secs(1) / rate.get()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -262,7 +249,7 @@ mod tests {
             sends_as: Vec::new(),
             is_on: true,
             concurrency: 10,
-            rate: rate.and_then(NonZeroU32::new),
+            rate: rate.and_then(std::num::NonZeroU32::new),
         })
     }
 
@@ -287,14 +274,14 @@ mod tests {
     const NOW: Timestamp = Timestamp::from_millis(1_800_000_000_000);
 
     fn free(slots: &Slots) -> u16 {
-        slots.capacity(&[AccountId(1)], 50, NOW).first().map_or(0, |capacity| capacity.free)
+        slots.capacity(&[AccountId(1)], NOW).first().map_or(0, |capacity| capacity.free)
     }
 
     #[test]
     fn a_reload_doubles_neither_slots_nor_tokens() {
         let adapter: Arc<dyn tidings_core::adapter::Adapter> = Arc::new(Silent::default());
         let (unlimited, limited) = (account(None, &adapter), account(Some(3), &adapter));
-        let slots = Slots::new(std::slice::from_ref(&unlimited));
+        let slots = Arc::new(Slots::new(std::slice::from_ref(&unlimited)));
         for _ in 0..4 {
             slots.begin(AccountId(1), Class::Critical);
         }
@@ -304,16 +291,16 @@ mod tests {
         slots.adopt(&[], NOW);
         slots.adopt(&[unlimited], NOW);
         assert_eq!(free(&slots), 6);
-        // A new rate begins with nothing, and the same rate goes on with what it has.
+        // A new rate has no tokens: one call is claimed and waits for one. The same rate goes on with what it has.
         slots.adopt(std::slice::from_ref(&limited), NOW);
-        assert_eq!(free(&slots), 0);
-        let fresh = Slots::new(std::slice::from_ref(&limited));
-        assert_eq!(free(&fresh), 3);
-        for _ in 0..3 {
-            fresh.begin(AccountId(1), Class::Critical);
+        assert_eq!(free(&slots), 1);
+        let turn = slots.begin(AccountId(1), Class::Critical);
+        for _ in 0..2 {
+            assert_eq!(free(&slots), 0);
+            slots.adopt(std::slice::from_ref(&limited), NOW);
         }
-        fresh.adopt(&[limited], NOW);
-        assert_eq!(free(&fresh), 0);
+        drop(turn);
+        assert_eq!(free(&slots), 1);
     }
 
     #[test]

@@ -20,6 +20,7 @@ mod keeping;
 mod key_expiry;
 mod listing;
 mod order;
+mod rates;
 mod read;
 mod registry;
 mod rows;
@@ -43,11 +44,12 @@ use tidings_core::ids::{AccountId, DeliveryId, InstanceId, LaneId, NotificationI
 use tidings_core::policy::Rules;
 use tidings_core::retention::Retention;
 use tidings_core::sandbox::SandboxMessage;
+use tidings_core::slices::{Ask, Slice};
 use tidings_core::store::{
     Access, Acted, Acts, ApiKey, Asked, DeadLetter, DeadLetterFilter, Deed, Depth, Feed, FeedPage, FeedPosition, FeedQuery, Finding,
-    Gauges, Keeping, KeyFilter, KeyHolder, Listing, Mailbox, NewSuppression, OpenCalls, Ordering, Outbox, Reading, Registry, SandboxFilter,
-    Scan, Store, StoreError, StoredContent, StoredNotification, StoredOutgoing, StoredSuppression, Suppressed, SuppressionFilter,
-    Suppressions, Sweep, Swept, SwitchedBy, Switches, Tenant, Walked, Window, WriteBatch, WriteResults,
+    Gauges, Keeping, KeyFilter, KeyHolder, Listing, Mailbox, NewSuppression, OpenCalls, Ordering, Outbox, Rates, Reading, Registry,
+    SandboxFilter, Scan, Store, StoreError, StoredContent, StoredNotification, StoredOutgoing, StoredSuppression, Suppressed,
+    SuppressionFilter, Suppressions, Sweep, Swept, SwitchedBy, Switches, Tenant, Walked, Window, WriteBatch, WriteResults,
 };
 use tidings_core::suppression::Hit;
 use tidings_core::switches::{Scope, Switch};
@@ -199,6 +201,10 @@ impl Store for PostgresStore {
     }
 
     fn ordering(&self) -> &dyn Ordering {
+        self
+    }
+
+    fn rates(&self) -> &dyn Rates {
         self
     }
 
@@ -493,5 +499,12 @@ impl Keeping for PostgresStore {
     async fn give_back(&self) -> Result<bool, StoreError> {
         // The server's own vacuum does.
         Ok(false)
+    }
+}
+
+#[async_trait]
+impl Rates for PostgresStore {
+    async fn draw(&self, asks: &[Ask]) -> Result<Vec<Slice>, StoreError> {
+        limited_write(rates::draw(self, asks)).await
     }
 }

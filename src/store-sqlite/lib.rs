@@ -20,6 +20,7 @@ mod gauges;
 mod keeping;
 mod listing;
 mod order;
+mod rates;
 mod read;
 mod registry;
 mod rows;
@@ -40,11 +41,12 @@ use tidings_core::ids::{AccountId, DeliveryId, InstanceId, LaneId, NotificationI
 use tidings_core::policy::Rules;
 use tidings_core::retention::Retention;
 use tidings_core::sandbox::SandboxMessage;
+use tidings_core::slices::{Ask, Slice};
 use tidings_core::store::{
     Access, Acted, Acts, ApiKey, Asked, DeadLetter, DeadLetterFilter, Deed, Depth, Feed, FeedPage, FeedPosition, FeedQuery, Finding,
-    Gauges, Keeping, KeyFilter, KeyHolder, Listing, Mailbox, NewSuppression, OpenCalls, Ordering, Outbox, Reading, Registry, SandboxFilter,
-    Scan, Store, StoreError, StoredContent, StoredNotification, StoredOutgoing, StoredSuppression, Suppressed, SuppressionFilter,
-    Suppressions, Sweep, Swept, SwitchedBy, Switches, Tenant, Walked, Window, WriteBatch, WriteResults,
+    Gauges, Keeping, KeyFilter, KeyHolder, Listing, Mailbox, NewSuppression, OpenCalls, Ordering, Outbox, Rates, Reading, Registry,
+    SandboxFilter, Scan, Store, StoreError, StoredContent, StoredNotification, StoredOutgoing, StoredSuppression, Suppressed,
+    SuppressionFilter, Suppressions, Sweep, Swept, SwitchedBy, Switches, Tenant, Walked, Window, WriteBatch, WriteResults,
 };
 use tidings_core::suppression::Hit;
 use tidings_core::switches::{Scope, Switch};
@@ -67,6 +69,7 @@ pub struct SqliteStore {
     path: PathBuf,
     writer: Mutex<Option<Writer>>,
     readers: SqlitePool,
+    rates: rates::Levels,
 }
 
 impl SqliteStore {
@@ -76,7 +79,7 @@ impl SqliteStore {
     /// When another process holds it, or it cannot be read or written.
     pub async fn open(path: &Path) -> Result<Self, OpenError> {
         let (writer, readers) = schema::open(path).await?;
-        Ok(Self { path: path.to_owned(), writer: Mutex::new(Some(writer)), readers })
+        Ok(Self { path: path.to_owned(), writer: Mutex::new(Some(writer)), readers, rates: rates::Levels::default() })
     }
 
     /// Opens the database in a directory, which is made where there is none.
@@ -148,6 +151,10 @@ impl Store for SqliteStore {
     }
 
     fn ordering(&self) -> &dyn Ordering {
+        self
+    }
+
+    fn rates(&self) -> &dyn Rates {
         self
     }
 
@@ -437,5 +444,12 @@ impl Keeping for SqliteStore {
 
     async fn give_back(&self) -> Result<bool, StoreError> {
         keeping::give_back(&mut *self.writer().await?).await
+    }
+}
+
+#[async_trait]
+impl Rates for SqliteStore {
+    async fn draw(&self, asks: &[Ask]) -> Result<Vec<Slice>, StoreError> {
+        Ok(rates::draw(&self.rates, asks))
     }
 }

@@ -19,6 +19,7 @@ pub mod keeping;
 pub mod listing;
 pub mod ordering;
 pub mod random;
+pub mod rating;
 pub mod reading;
 pub mod registry;
 pub mod routing;
@@ -217,6 +218,10 @@ macro_rules! store_suite {
             keeping::content_is_erased_chunk_by_chunk,
             keeping::purged_events_are_never_stepped_over_silently,
             keeping::a_window_has_one_run,
+            rating::callers_at_once_are_given_burst_and_rate,
+            rating::slices_add_up_to_the_rate_whoever_dies_with_them,
+            rating::buckets_are_drawn_from_apart_and_all_or_nothing,
+            rating::a_changed_rate_holds_from_the_next_draw,
             random::no_walk_breaks_a_relation_between_tables,
         }
     };

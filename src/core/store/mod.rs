@@ -13,6 +13,7 @@ mod listing;
 mod mailbox;
 mod ordering;
 mod outbox;
+mod rates;
 mod reading;
 mod registry;
 mod suppressions;
@@ -35,6 +36,7 @@ pub use outbox::{
     Accepted, Claimed, Grouped, KeyHolder, LaneSeen, NewDelivery, NewNotification, Outbox, StoredOutgoing, Sweep, Swept, WriteBatch,
     WriteResults, group_by_key,
 };
+pub use rates::Rates;
 pub use reading::{Behind, Finding, Reading, StoredDelivery, StoredNotification, Violation};
 pub use registry::{ApiKey, Registry, Tenant};
 pub use suppressions::{Asked, NewSuppression, StoredSuppression, Suppressed, SuppressionFilter, Suppressions};
@@ -136,6 +138,9 @@ pub trait Store: Registry + Outbox + Reading + Mailbox {
 
     /// Retention.
     fn keeping(&self) -> &dyn Keeping;
+
+    /// Rates that processes share.
+    fn rates(&self) -> &dyn Rates;
 
     /// Gives back what is held open. Calls that run go on.
     async fn close(&self);

@@ -33,13 +33,13 @@ pub(super) async fn accept(http: HttpRequest, payload: web::Payload, api: web::D
     let caller = auth::caller(&api, &http).await?;
     caller.require(Scope::Send)?;
     body::require_json(&http)?;
-    api.limits.admit(&caller, api.app.now())?;
+    api.limits.admit(&caller)?;
     let limit = usize::try_from(caller.setup.settings.limits.batch_body).unwrap_or(usize::MAX);
     let (body, room) = body::read(&api.room, &http, payload, limit).await.map_err(|problem| named(problem, limit))?;
     let mut items = judged(&api, &http, &caller, &body).await?;
     drop(body);
 
-    charge(&api, &caller, &items)?;
+    Box::pin(charge(&api, &caller, &items)).await?;
     let request_id = http.extensions().get::<RequestId>().copied().unwrap_or_else(RequestId::new);
     match tokio::time::timeout(BUDGET, commit(&api, &caller, &mut items, room, request_id)).await {
         Ok(committed) => committed?,
@@ -174,7 +174,7 @@ fn key(given: Option<Json<'_>>, is_required: bool) -> Result<Option<String>, Pro
 }
 
 /// What the batch costs, all of it before any of it is taken (S-084); and whether the queue takes its most urgent item.
-fn charge(api: &Api, caller: &Caller, items: &[Item]) -> Result<(), Problem> {
+async fn charge(api: &Api, caller: &Caller, items: &[Item]) -> Result<(), Problem> {
     let (mut cost, mut classes) = (0_u32, Vec::new());
     for item in items {
         cost = cost.saturating_add(match &item.stage {
@@ -189,7 +189,7 @@ fn charge(api: &Api, caller: &Caller, items: &[Item]) -> Result<(), Problem> {
         let taken = classes.iter().find_map(|class| limits::refuse_full_queue(api, caller, *class).err());
         taken.map_or(Ok(()), Err)?;
     }
-    api.limits.charge(caller, cost, api.app.now())
+    api.limits.charge(caller, cost).await
 }
 
 /// Commits what is fit, the first of each key at once and those that repeat a key of the batch after it, in their order.

@@ -1,9 +1,9 @@
 //! How much one tenant may ask for, how deep the queue may get, and how often an address may fail to authenticate
-//! (S-083 to S-087, S-100). Each process counts for itself; nothing here outlives it.
+//! (S-083 to S-087, S-100). Failed authentications are counted in each process alone: no store can fail them (S-088).
 
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use actix_web::http::header::{HeaderName, HeaderValue};
@@ -14,10 +14,12 @@ use tidings_core::rate::{Bucket, Rate, Refused};
 use tidings_core::time::Timestamp;
 use tidings_core::words::Class;
 
+use super::allowances::Allowances;
 use super::auth::{self, Caller};
 use super::problem::{Code, Problem};
 use super::query::Query;
 use super::{Api, json, view};
+use crate::app::App;
 
 /// How often one address may present a key that does not open: once a second, after twenty at once.
 const FAILURES: Rate = Rate { per_second: 1, burst: 20 };
@@ -33,22 +35,23 @@ static STATE: HeaderName = HeaderName::from_static("ratelimit");
 
 /// The limits of this process. What a tenant may is in the configuration that its request goes by; what it has used stays
 /// when that changes.
-#[derive(Default)]
 pub(super) struct Limits {
-    tenants: Mutex<HashMap<TenantId, Bucket>>,
+    tenants: Arc<Allowances>,
     failures: Mutex<Failures>,
 }
 
 impl Limits {
+    pub(super) fn new(app: &App) -> Self {
+        Self { tenants: Allowances::new(app), failures: Mutex::default() }
+    }
+
     /// Takes what a request costs from its tenant's bucket: all of it or nothing (S-084).
     ///
     /// # Errors
     /// `rate_limited`, saying when to come back.
-    pub(super) fn charge(&self, caller: &Caller, cost: u32, now: Timestamp) -> Result<(), Problem> {
-        let Some(rate) = &rate_of(caller) else { return Ok(()) };
-        let mut buckets = lock(&self.tenants);
-        let bucket = buckets.entry(caller.tenant).or_insert_with(|| Bucket::full(rate, now));
-        bucket.take(rate, cost.max(1), now).map_err(|refused| {
+    pub(super) async fn charge(&self, caller: &Caller, cost: u32) -> Result<(), Problem> {
+        let Some(rate) = rate_of(caller) else { return Ok(()) };
+        self.tenants.charge(caller.tenant, rate, cost.max(1)).await.map_err(|refused| {
             let per_second = rate.per_second;
             let (wait, detail) = match refused {
                 Refused::For(wait) => (wait, format!("this costs {cost} of the {per_second} messages a second that a tenant may ask for")),
@@ -65,9 +68,9 @@ impl Limits {
     ///
     /// # Errors
     /// `rate_limited`, saying when to come back.
-    pub(super) fn admit(&self, caller: &Caller, now: Timestamp) -> Result<(), Problem> {
+    pub(super) fn admit(&self, caller: &Caller) -> Result<(), Problem> {
         let Some(rate) = &rate_of(caller) else { return Ok(()) };
-        match self.state(rate, caller.tenant, now) {
+        match self.tenants.state(caller.tenant, *rate) {
             (0, _) => {
                 let wait = Duration::from_secs(1) / rate.per_second.max(1);
                 let detail = format!("a tenant may ask for {} messages a second", rate.per_second);
@@ -77,10 +80,6 @@ impl Limits {
         }
     }
 
-    /// What is left of the tenant's limit, and when it is whole again.
-    fn state(&self, rate: &Rate, tenant: TenantId, now: Timestamp) -> (u32, Duration) {
-        let mut fresh = Bucket::full(rate, now);
-        lock(&self.tenants).get_mut(&tenant).unwrap_or(&mut fresh).state(rate, now)
     }
 
     /// Counts a failed authentication.
@@ -196,7 +195,7 @@ pub(super) fn note(request: &HttpRequest, caller: &Caller) {
 pub(super) fn complete(answer: &mut HttpResponse, request: &HttpRequest) {
     let Some(Limited(tenant, rate)) = request.extensions().get::<Limited>().copied() else { return };
     let Some(api) = request.app_data::<web::Data<Api>>() else { return };
-    let (left, full_in) = api.limits.state(&rate, tenant, api.app.now());
+    let (left, full_in) = api.limits.tenants.state(tenant, rate);
     let policy = format!("\"tenant\";q={};w={}", rate.burst, seconds(rate.window()));
     let state = format!("\"tenant\";r={left};t={}", seconds(full_in));
     for (name, value) in [(&POLICY, policy), (&STATE, state)] {
@@ -235,7 +234,7 @@ pub(super) async fn show(http: HttpRequest, api: web::Data<Api>) -> Result<HttpR
     let caller = auth::caller(&api, &http).await?;
     Query::read(&http, &[])?;
     let limits = &caller.setup.settings.limits;
-    let state = |rate: Rate| (rate, api.limits.state(&rate, caller.tenant, api.app.now()));
+    let state = |rate: Rate| (rate, api.limits.tenants.state(caller.tenant, rate));
     let shown = Shown {
         tenant_rate: limits.tenant_rate.map(state).map(|(rate, (remaining, full_in))| ShownRate {
             per_second: rate.per_second,

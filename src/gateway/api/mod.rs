@@ -19,6 +19,7 @@ pub use reference::OPENAPI;
 
 mod accounts;
 mod acts;
+mod allowances;
 pub mod auth;
 mod batch;
 mod body;
@@ -82,7 +83,7 @@ impl Api {
             keys: auth::Keys::new(),
             room: body::Room::new(),
             places: hold::Places::new(),
-            limits: limits::Limits::default(),
+            limits: limits::Limits::new(&app),
             runtime: Handle::current(),
             measurements: metrics::Measurements::default(),
             app,

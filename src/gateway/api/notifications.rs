@@ -39,14 +39,14 @@ pub(super) async fn accept(http: HttpRequest, payload: web::Payload, api: web::D
     caller.require(Scope::Send)?;
     body::require_json(&http)?;
     let idempotency_key = idempotency_key(&http, caller.setup.settings.limits.requires_keys)?;
-    api.limits.admit(&caller, api.app.now())?;
+    api.limits.admit(&caller)?;
     let limit = usize::try_from(caller.setup.settings.limits.body).unwrap_or(usize::MAX);
     let (body, room) = body::read(&api.room, &http, payload, limit).await?;
     match judged(&api, &http, &caller, idempotency_key, &body)? {
         Judged::Fit(intake) => {
             drop(body);
             limits::refuse_full_queue(&api, &caller, intake.notification.class)?;
-            api.limits.charge(&caller, intake.cost(), api.app.now())?;
+            Box::pin(api.limits.charge(&caller, intake.cost())).await?;
             let request_id = http.extensions().get::<RequestId>().copied();
             commit(&api, &caller, intake, request_id, room).await
         }

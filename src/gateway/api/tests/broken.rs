@@ -7,6 +7,7 @@ use async_trait::async_trait;
 use tidings_core::ids::{AccountId, DeliveryId, InstanceId, LaneId, NotificationId, TenantId};
 use tidings_core::policy::Rules;
 use tidings_core::sandbox::SandboxMessage;
+use tidings_core::slices::{Ask, Slice};
 use tidings_core::store::*;
 use tidings_core::time::Timestamp;
 use tidings_core::words::{Channel, Class, Mode};
@@ -28,6 +29,8 @@ pub(super) enum Failure {
     InProgress,
     /// Nothing fails, but the time of content is over.
     Erased,
+    /// Nothing fails but the buckets of rates.
+    NoRates,
 }
 
 pub(super) struct Broken {
@@ -51,7 +54,7 @@ impl Broken {
     fn readable(&self) -> Result<(), StoreError> {
         match self.failure() {
             Failure::Away | Failure::CommitLost => Err(StoreError::Unreachable("nobody there".into())),
-            Failure::Nothing | Failure::Full | Failure::AnswerLost | Failure::InProgress | Failure::Erased => Ok(()),
+            Failure::Nothing | Failure::Full | Failure::AnswerLost | Failure::InProgress | Failure::Erased | Failure::NoRates => Ok(()),
         }
     }
 }
@@ -99,6 +102,9 @@ impl Store for Broken {
     }
     fn ordering(&self) -> &dyn Ordering {
         self.inner.ordering()
+    }
+    fn rates(&self) -> &dyn Rates {
+        self
     }
     async fn close(&self) {
         self.inner.close().await;
@@ -160,7 +166,7 @@ impl Outbox for Broken {
             ..WriteResults::default()
         };
         match self.failure() {
-            Failure::Nothing | Failure::Erased => self.inner.commit(rules, batch, now).await,
+            Failure::Nothing | Failure::Erased | Failure::NoRates => self.inner.commit(rules, batch, now).await,
             Failure::Away => all(|| Err(StoreError::Unreachable("nobody there".into()))),
             Failure::Full => all(|| Err(StoreError::NotWritable("the disk is full".into()))),
             Failure::CommitLost => all(|| Err(StoreError::CommitUnknown("reset".into()))),
@@ -251,5 +257,16 @@ impl Mailbox for Broken {
     }
     async fn clear_sandbox(&self, tenant: TenantId, mode: Option<Mode>) -> Result<u64, StoreError> {
         self.inner.clear_sandbox(tenant, mode).await
+    }
+}
+
+#[async_trait]
+impl Rates for Broken {
+    async fn draw(&self, asks: &[Ask]) -> Result<Vec<Slice>, StoreError> {
+        if self.failure() == Failure::NoRates {
+            return Err(StoreError::Refused("no such table".into()));
+        }
+        self.readable()?;
+        self.inner.rates().draw(asks).await
     }
 }
