@@ -162,8 +162,10 @@ fn waiting(delivery: &Delivery, around: &Circumstances<'_>, next: &str) -> Strin
         Some(WaitReason::Credential) => "waits because the account's credentials are refused".to_owned(),
         Some(WaitReason::Paused) => "waits because sending is paused".to_owned(),
         Some(WaitReason::Breaker) => "waits because the provider does not work at the moment".to_owned(),
-        Some(WaitReason::Rate | WaitReason::DailyCap | WaitReason::RetryBudget) => "waits for room within a limit".to_owned(),
-        Some(WaitReason::Digest | WaitReason::Policy | WaitReason::Tenant | WaitReason::Held) => "is held by a rule".to_owned(),
+        Some(WaitReason::Rate) => "waits because the rate of its account is used up for the moment".to_owned(),
+        Some(WaitReason::Tenant) => "waits because its tenant is disabled".to_owned(),
+        Some(WaitReason::DailyCap | WaitReason::RetryBudget) => "waits for room within a limit".to_owned(),
+        Some(WaitReason::Digest | WaitReason::Policy | WaitReason::Held) => "is held by a rule".to_owned(),
         None if delivery.attempt_count > 0 => format!("will be tried again in a moment{next}"),
         None => format!("will be sent in a moment{next}"),
     }

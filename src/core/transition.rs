@@ -86,14 +86,40 @@ impl FinishFacts {
 /// What became of a `Finish`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Landed {
-    /// Written; the delivery as it is now.
-    Moved(Box<Delivery>),
+    /// Written; the delivery as it is now, and what came to light.
+    Moved(Box<Delivery>, Found),
     /// It was written before, or says nothing new.
     Already,
     /// The row moved between reading and writing; give it again.
     Fenced,
     /// Neither queue nor record knows the delivery: it was purged.
     Gone,
+}
+
+/// The rare things that an outcome may bring to light; they are counted (S-224).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Found {
+    /// It came after its lease had ended.
+    pub is_late: bool,
+    /// The delivery was ambiguous and is no longer.
+    pub resolves: bool,
+    /// It is known from now on that two sends were taken.
+    pub is_duplicate: bool,
+    /// The provider suppresses the address itself.
+    pub is_listed: bool,
+}
+
+impl Found {
+    /// What a change that an outcome led to says.
+    pub fn of(change: &Change) -> Self {
+        let (before, after) = (&change.before, &change.after);
+        Self {
+            is_late: change.attempt.as_ref().is_some_and(|attempt| attempt.late),
+            resolves: before.state == State::Ambiguous && after.state != State::Ambiguous,
+            is_duplicate: after.flags.has(Flags::DUPLICATE_SENT) && !before.flags.has(Flags::DUPLICATE_SENT),
+            is_listed: after.state == State::Suppressed && before.state != State::Suppressed,
+        }
+    }
 }
 
 /// Writes the outcome of a call (rows 7 to 13, 17, 26, 27 and 33); `None` where it says nothing new.

@@ -11,7 +11,7 @@ use futures_util::FutureExt as _;
 use rand::RngExt as _;
 use tidings_core::adapter::{Crossing, Outgoing};
 use tidings_core::content::Content;
-use tidings_core::delivery::{Delivery, Flags};
+use tidings_core::delivery::Delivery;
 use tidings_core::ids::{AccountId, DeliveryId, Handle};
 use tidings_core::outcome::{Outcome, Refusal, Report};
 use tidings_core::policy::{LEASE, START_MARGIN};
@@ -19,14 +19,14 @@ use tidings_core::senders::may_send_as;
 use tidings_core::state::State;
 use tidings_core::store::{StoreError, StoredOutgoing};
 use tidings_core::time::{Clock as _, Timestamp};
-use tidings_core::transition::{Finish, Landed, RoutePosition};
+use tidings_core::transition::{Finish, Found, Landed, RoutePosition};
 use tidings_core::words::{Class, Reason};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::app::App;
 use crate::copies;
-use crate::metrics::{Attempt, Cause};
+use crate::metrics::{Attempt, By, Cause, Hop};
 use crate::routing::{Account, SANDBOX_ROUTE};
 use crate::sealed::{self, Copies};
 use crate::setup::Setup;
@@ -170,6 +170,9 @@ impl Dispatch {
                 return self.finish(&call, Report::new(Outcome::NotStarted), None).await;
             }
         };
+        if !suppressed.is_empty() {
+            self.app.metrics.suppressed_at.get_or_create(&Hop { hop: "copy" }).inc_by(suppressed.len() as u64);
+        }
         outgoing.left_out.extend_from_slice(&suppressed);
         if !self.may_start(call.turn.take()).await {
             let report = Report::new(Outcome::NotStarted).with_detail("the account's rate had no room for it in time");
@@ -277,11 +280,8 @@ impl Dispatch {
         let mut pause = Duration::from_millis(100);
         loop {
             match app.writer.finish(finish.clone()).await {
-                Ok(Landed::Moved(after)) => {
-                    let is_second = after.flags.has(Flags::DUPLICATE_SENT) && finish.number != after.attempt_number;
-                    if is_second && matches!(finish.report.outcome, Outcome::Accepted { .. }) {
-                        app.metrics.duplicate_sent.get_or_create(&Cause { cause: "late_acceptance" }).inc();
-                    }
+                Ok(Landed::Moved(after, found)) => {
+                    self.count_found(found);
                     if let Some(at) = after.available_at.filter(|_| after.state != State::Dispatching) {
                         app.wake.lane(after.lane, at);
                     } else if after.is_ordered && !after.state.is_open() {
@@ -316,9 +316,28 @@ impl Dispatch {
     fn count(&self, call: &Call, report: &Report, now: Timestamp) {
         let metrics = &self.app.metrics;
         let (account, class) = (call.account.name.clone(), call.delivery.class.as_str());
-        metrics.attempts.get_or_create(&Attempt { account, class, outcome: report.outcome.word().as_str() }).inc();
-        if call.started_at.plus(LEASE) < now {
+        let kind = if call.delivery.attempt_count == 0 { "first" } else { "retry" };
+        metrics.attempts.get_or_create(&Attempt { account, class, outcome: report.outcome.word().as_str(), kind }).inc();
+        let is_accepted = matches!(report.outcome, Outcome::Accepted { .. });
+        if let Some(route) = call.setup.routing.of_lane(call.delivery.lane).filter(|_| is_accepted) {
+            metrics.send_seconds.get_or_create(&route.labels()).observe(now.since(call.started_at).as_secs_f64());
+        }
+    }
+
+    fn count_found(&self, found: Found) {
+        let metrics = &self.app.metrics;
+        if found.is_late {
             metrics.late_results.inc();
+        }
+        if found.resolves {
+            metrics.ambiguous_resolved.get_or_create(&By { by: "late_result" }).inc();
+        }
+        if found.is_duplicate {
+            let cause = if found.is_late { "late_acceptance" } else { "second_acceptance" };
+            metrics.duplicate_sent.get_or_create(&Cause { cause }).inc();
+        }
+        if found.is_listed {
+            metrics.suppressed_at.get_or_create(&Hop { hop: "provider" }).inc();
         }
     }
 

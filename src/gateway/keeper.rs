@@ -179,7 +179,12 @@ impl Keeper {
                 metrics.lease_expired.inc();
             }
             Sweep::ChecksDue if moved.from == State::Ambiguous && moved.to != State::Ambiguous => {
-                metrics.ambiguous_resolved.get_or_create(&By { by: "hold" }).inc();
+                let by = match moved.to {
+                    State::Unknown => "hold",
+                    State::Accepted | State::Delivered => "evidence",
+                    _ => "resend",
+                };
+                metrics.ambiguous_resolved.get_or_create(&By { by }).inc();
             }
             Sweep::ChecksDue | Sweep::PastExpiry => {}
         }

@@ -22,6 +22,8 @@ pub struct Attempt {
     pub class: &'static str,
     /// The outcome's word.
     pub outcome: &'static str,
+    /// `first` or `retry`.
+    pub kind: &'static str,
 }
 
 /// The labels of what is known of a lane.
@@ -80,6 +82,8 @@ one_label! {
     Reload(result);
     /// Whose rate: `intake` or `send`.
     Limiter(limiter);
+    /// Where on its way: `claim`, `retry`, `copy` or `provider`.
+    Hop(hop);
 }
 
 type Seconds = Gauge<f64, AtomicU64>;
@@ -103,7 +107,13 @@ pub struct Metrics {
     pub late_results: Counter,
     /// Uncertain calls that are decided.
     pub ambiguous_resolved: Family<By, Counter>,
-    /// Second acceptances of one generation.
+    /// From the instant at which a message is due until its first call begins.
+    pub start_seconds: Family<Lane, Histogram, fn() -> Histogram>,
+    /// From the beginning of a call until it is known that the provider took it.
+    pub send_seconds: Family<Lane, Histogram, fn() -> Histogram>,
+    /// Messages and copies that a suppression stopped.
+    pub suppressed_at: Family<Hop, Counter>,
+    /// Deliveries of which two sends were taken.
     pub duplicate_sent: Family<Cause, Counter>,
     /// Requests that were answered with an earlier answer.
     pub idem_replay: Counter,
@@ -154,6 +164,11 @@ pub struct Sample {
     pub uptime: Duration,
 }
 
+/// From 1 ms to 9 hours.
+fn spans() -> Histogram {
+    Histogram::new(exponential_buckets(0.001, 2.0, 25))
+}
+
 fn rows() -> Histogram {
     Histogram::new([1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0])
 }
@@ -172,6 +187,9 @@ impl Metrics {
             fenced_writes: Counter::default(),
             late_results: Counter::default(),
             ambiguous_resolved: Family::default(),
+            start_seconds: Family::new_with_constructor(spans),
+            send_seconds: Family::new_with_constructor(spans),
+            suppressed_at: Family::default(),
             duplicate_sent: Family::default(),
             idem_replay: Counter::default(),
             idem_mismatch: Counter::default(),
@@ -199,12 +217,25 @@ impl Metrics {
             self.accept_seconds.clone(),
         );
         registry.register_with_unit("commit", "One commit of the writer", Unit::Seconds, self.commit_seconds.clone());
+        registry.register_with_unit(
+            "enqueue_to_start",
+            "From the instant at which a message is due until its first call begins",
+            Unit::Seconds,
+            self.start_seconds.clone(),
+        );
+        registry.register_with_unit(
+            "start_to_accept",
+            "From the beginning of a call until it is known that the provider took it",
+            Unit::Seconds,
+            self.send_seconds.clone(),
+        );
+        registry.register("suppressed_at", "Messages and copies that a suppression stopped", self.suppressed_at.clone());
         registry.register("batch_rows", "Commands that rode in one commit", self.batch_rows.clone());
         registry.register("lease_expired", "Leases that ended before their call's outcome was written", self.lease_expired.clone());
         registry.register("fenced_writes", "Renewals and outcomes of a generation that is over", self.fenced_writes.clone());
         registry.register("late_results", "Outcomes that came after their lease had ended", self.late_results.clone());
         registry.register("ambiguous_resolved", "Uncertain calls that are decided", self.ambiguous_resolved.clone());
-        registry.register("duplicate_sent", "Second acceptances of one generation", self.duplicate_sent.clone());
+        registry.register("duplicate_sent", "Deliveries of which two sends were taken", self.duplicate_sent.clone());
         registry.register("idem_replay", "Requests answered with an earlier answer", self.idem_replay.clone());
         registry.register("idem_mismatch", "Requests under the key of another one", self.idem_mismatch.clone());
         registry.register("limiter_failures", "Slices of shared rates that could not be drawn", self.limiter_failures.clone());

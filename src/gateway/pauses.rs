@@ -1,4 +1,4 @@
-//! What operators have paused, as this process knows it: read from the store every second, and at once after a change made
+//! What operators have paused and which tenants they disabled, as this process knows it: read from the store every second, and at once after a change made
 //! here. What a pause holds back is core's decision.
 
 use std::collections::HashMap;
@@ -16,6 +16,7 @@ struct Known {
     switches: Vec<Switch>,
     /// The numbers of the tenants that switches name.
     tenants: HashMap<String, TenantId>,
+    disabled: Vec<TenantId>,
 }
 
 /// The switches as they were a moment ago.
@@ -32,7 +33,8 @@ impl Pauses {
         let names_tenants = switches.iter().any(|switch| matches!(switch.scope, Scope::Tenant(_)));
         let tenants = if names_tenants { store.tenants().await? } else { Vec::new() };
         let tenants = tenants.into_iter().map(|tenant| (tenant.name, tenant.id)).collect();
-        self.0.store(Known { switches, tenants }.into());
+        let disabled = store.pauses().disabled_tenants().await?;
+        self.0.store(Known { switches, tenants, disabled }.into());
         Ok(())
     }
 
@@ -41,6 +43,11 @@ impl Pauses {
         let known = self.0.load();
         let account = |name: &str| routing.accounts.iter().find(|account| account.name == name).map(|account| account.id);
         Paused::of(&known.switches, now, |name| known.tenants.get(name).copied(), account)
+    }
+
+    /// Whether a tenant is disabled: its rows wait.
+    pub fn is_disabled(&self, tenant: TenantId) -> bool {
+        self.0.load().disabled.contains(&tenant)
     }
 
     /// The switch of an account that is in force now.

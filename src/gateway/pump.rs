@@ -15,6 +15,7 @@ use tidings_core::words::Class;
 
 use crate::app::App;
 use crate::dispatch::Dispatch;
+use crate::metrics::Hop;
 use crate::routing::{Route, Routing};
 use crate::setup::Setup;
 
@@ -173,8 +174,23 @@ impl Pump {
             lane.is_dirty = !is_drained && has_moved;
             lane.is_offered &= lane.is_dirty;
         }
+        self.measure(&claimed);
         if !claimed.dispatched.is_empty() {
             self.dispatch.begin(claimed.dispatched, &self.setup);
+        }
+    }
+
+    fn measure(&self, claimed: &Claimed) {
+        let metrics = &self.app.metrics;
+        for (hop, count) in [("claim", claimed.suppressed.0), ("retry", claimed.suppressed.1)] {
+            if count > 0 {
+                metrics.suppressed_at.get_or_create(&Hop { hop }).inc_by(count);
+            }
+        }
+        for (delivery, due) in claimed.dispatched.iter().zip(&claimed.due).filter(|(delivery, _)| delivery.attempt_number == 1) {
+            if let (Some(route), Some(started_at)) = (self.setup.routing.of_lane(delivery.lane), delivery.attempt_started_at) {
+                metrics.start_seconds.get_or_create(&route.labels()).observe(started_at.since(*due).as_secs_f64());
+            }
         }
     }
 

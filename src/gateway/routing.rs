@@ -9,6 +9,8 @@ use tidings_core::ids::{AccountId, LaneId};
 use tidings_core::senders::may_send_as;
 use tidings_core::words::{Channel, Class};
 
+use crate::metrics::Lane;
+
 /// The route of messages that go to the sandbox.
 pub const SANDBOX_ROUTE: &str = "sandbox";
 /// The route of messages that leave.
@@ -60,6 +62,13 @@ pub struct Route {
     pub name: &'static str,
     /// In the order in which they are tried.
     pub accounts: Vec<Arc<Account>>,
+}
+
+impl Route {
+    /// How metrics name it.
+    pub const fn labels(&self) -> Lane {
+        Lane { channel: self.channel.as_str(), class: self.class.as_str(), route: self.name }
+    }
 }
 
 /// All lanes of this process.

@@ -336,7 +336,7 @@ fn new_rows(accepts: &[Accepting], results: &[Result<Accepted, StoreError>]) -> 
 
 /// Whether something was written that held calls may wait for: a message of the sandbox, or an event.
 fn tells(results: &WriteResults) -> bool {
-    let has_moved = |landed: &Result<Landed, StoreError>| matches!(landed, Ok(Landed::Moved(_)) | Err(StoreError::CommitUnknown(_)));
+    let has_moved = |landed: &Result<Landed, StoreError>| matches!(landed, Ok(Landed::Moved(..)) | Err(StoreError::CommitUnknown(_)));
     let has_ended = |claim: &Result<Claimed, StoreError>| claim.as_ref().is_ok_and(|claimed| claimed.ended > 0);
     results.sandbox.iter().any(Result::is_ok) || results.finish.iter().any(has_moved) || results.claim.iter().any(has_ended)
 }

@@ -8,7 +8,6 @@ use tidings_core::crash::fail_point;
 use tidings_core::ids::{AccountId, TenantId};
 use tidings_core::judge::{Candidate, ClaimPlan, LanePlan, judge};
 use tidings_core::policy::Rules;
-use tidings_core::state::State;
 use tidings_core::store::{Claimed, LaneSeen, StoreError};
 use tidings_core::suppression::Hit;
 use tidings_core::switches::Paused;
@@ -55,14 +54,7 @@ pub(crate) async fn claim(store: &PostgresStore, rules: &Rules, plan: &ClaimPlan
     if !changes.is_empty() {
         fail_point("claim.after_commit");
     }
-    let (dispatched, ended): (Vec<_>, Vec<_>) =
-        changes.into_iter().filter(|change| written.holds(change)).partition(|change| change.after.state == State::Dispatching);
-    for seen in &mut lanes {
-        // Whoever was served last stands at the end of the next ring, so that scarce room goes round.
-        let served = dispatched.iter().rev().find(|change| change.after.lane == seen.lane);
-        seen.cursor = served.map_or(seen.cursor, |change| Some(change.after.tenant));
-    }
-    Ok(Claimed { dispatched: dispatched.into_iter().map(|change| change.after).collect(), ended: ended.len(), lanes })
+    Ok(Claimed::of(changes.into_iter().filter(|change| written.holds(change)), lanes, now))
 }
 
 /// Goes around the ring of tenants from the plan's cursor until the lane's limit is reached or everybody was seen: a few

@@ -10,7 +10,7 @@ use tidings_core::policy::Rules;
 use tidings_core::state::State;
 use tidings_core::store::StoreError;
 use tidings_core::time::Timestamp;
-use tidings_core::transition::{self, Finish, FinishFacts, Landed};
+use tidings_core::transition::{self, Finish, FinishFacts, Found, Landed};
 use tidings_core::words::AttemptOutcome;
 use uuid::Uuid;
 
@@ -87,7 +87,8 @@ async fn finish_round(
     apply(conn, &changes, now, written).await?;
     for (change, index) in changes.into_iter().zip(changed) {
         if written.holds(&change) {
-            landed[index] = Landed::Moved(Box::new(change.after));
+            let found = Found::of(&change);
+            landed[index] = Landed::Moved(Box::new(change.after), found);
         }
     }
     Ok(())

@@ -413,6 +413,10 @@ impl Switches for PostgresStore {
         limited_write(switches::clear_switch(self, scope, by)).await
     }
 
+    async fn disabled_tenants(&self) -> Result<Vec<TenantId>, StoreError> {
+        limited(switches::disabled_tenants(self)).await
+    }
+
     async fn note_act(&self, action: &str, subject: &str, by: &SwitchedBy) -> Result<(), StoreError> {
         limited_write(switches::note(self, action, subject, by)).await
     }

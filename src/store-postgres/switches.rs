@@ -1,7 +1,7 @@
 //! What operators have paused, and what each account has open.
 
 use sqlx::{Connection as _, PgConnection};
-use tidings_core::ids::AccountId;
+use tidings_core::ids::{AccountId, TenantId};
 use tidings_core::store::{OpenCalls, StoreError, SwitchedBy};
 use tidings_core::switches::{Scope, Switch};
 use tidings_core::time::Timestamp;
@@ -78,6 +78,13 @@ pub(crate) async fn clear_switch(store: &PostgresStore, scope: &Scope, by: &Swit
     }
     tx.commit().await.map_err(committing)?;
     Ok(was_there)
+}
+
+/// The tenants that are disabled.
+pub(crate) async fn disabled_tenants(store: &PostgresStore) -> Result<Vec<TenantId>, StoreError> {
+    let mut conn = store.connection().await?;
+    let rows = sqlx::query_scalar!("SELECT id FROM tenants WHERE state = 'disabled'").fetch_all(&mut *conn).await.map_err(before)?;
+    Ok(rows.into_iter().map(TenantId).collect())
 }
 
 /// Notes an act.

@@ -8,7 +8,6 @@ use sqlx::{query, query_scalar};
 use tidings_core::ids::{AccountId, DeliveryId, LaneId, TenantId};
 use tidings_core::judge::{Candidate, ClaimPlan, LanePlan, judge};
 use tidings_core::policy::Rules;
-use tidings_core::state::State;
 use tidings_core::store::{Claimed, LaneSeen, StoreError};
 use tidings_core::suppression::Hit;
 use tidings_core::switches::Paused;
@@ -45,13 +44,7 @@ pub(crate) async fn claim(
     let changes = judge(rules, plan, &candidates, now);
     apply(connection, &changes, now).await?;
 
-    let (dispatched, ended): (Vec<_>, Vec<_>) = changes.into_iter().partition(|change| change.after.state == State::Dispatching);
-    for seen in &mut lanes {
-        // Whoever was served last stands at the end of the next ring, so that scarce room goes round.
-        let served = dispatched.iter().rev().find(|change| change.after.lane == seen.lane);
-        seen.cursor = served.map_or(seen.cursor, |change| Some(change.after.tenant));
-    }
-    Ok(Claimed { dispatched: dispatched.into_iter().map(|change| change.after).collect(), ended: ended.len(), lanes })
+    Ok(Claimed::of(changes, lanes, now))
 }
 
 /// Due rows of one lane: a few of each tenant first, then more of those that have more.

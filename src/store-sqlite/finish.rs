@@ -12,7 +12,7 @@ use tidings_core::policy::Rules;
 use tidings_core::state::State;
 use tidings_core::store::StoreError;
 use tidings_core::time::Timestamp;
-use tidings_core::transition::{self, Finish, FinishFacts, Landed};
+use tidings_core::transition::{self, Finish, FinishFacts, Found, Landed};
 use tidings_core::words::AttemptOutcome;
 use uuid::Uuid;
 
@@ -83,7 +83,7 @@ async fn write(connection: &mut SqliteConnection, rules: &Rules, batch: &[&Finis
         };
         match transition::finish(rules, &facts, item, now) {
             Some(change) => {
-                landed.push(Landed::Moved(Box::new(change.after.clone())));
+                landed.push(Landed::Moved(Box::new(change.after.clone()), Found::of(&change)));
                 changes.push(change);
             }
             None => landed.push(Landed::Already),

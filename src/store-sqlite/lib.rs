@@ -358,6 +358,10 @@ impl Switches for SqliteStore {
         switches::clear_switch(self.writer().await?.connection(), scope, by).await
     }
 
+    async fn disabled_tenants(&self) -> Result<Vec<TenantId>, StoreError> {
+        switches::disabled_tenants(&self.readers).await
+    }
+
     async fn note_act(&self, action: &str, subject: &str, by: &SwitchedBy) -> Result<(), StoreError> {
         switches::note(self.writer().await?.connection(), action, subject, by).await
     }

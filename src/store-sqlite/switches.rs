@@ -1,8 +1,8 @@
 //! What operators have paused, and what each account has open.
 
 use sqlx::sqlite::{SqliteConnection, SqlitePool};
-use sqlx::{Connection as _, query};
-use tidings_core::ids::AccountId;
+use sqlx::{Connection as _, query, query_scalar};
+use tidings_core::ids::{AccountId, TenantId};
 use tidings_core::store::{OpenCalls, StoreError, SwitchedBy};
 use tidings_core::switches::{Scope, Switch};
 use tidings_core::time::Timestamp;
@@ -66,6 +66,11 @@ pub(crate) async fn clear_switch(connection: &mut SqliteConnection, scope: &Scop
     }
     tx.commit().await.map_err(commit_error)?;
     Ok(was_there)
+}
+
+pub(crate) async fn disabled_tenants(readers: &SqlitePool) -> Result<Vec<TenantId>, StoreError> {
+    let rows = query_scalar!(r#"SELECT id AS "id!: i32" FROM tenants WHERE state = 'disabled'"#);
+    Ok(rows.fetch_all(readers).await.map_err(store_error)?.into_iter().map(TenantId).collect())
 }
 
 pub(crate) async fn note(connection: &mut SqliteConnection, action: &str, subject: &str, by: &SwitchedBy) -> Result<(), StoreError> {

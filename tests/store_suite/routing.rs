@@ -55,7 +55,7 @@ pub async fn who_refused_a_message_is_not_asked_again_in_its_generation(world: &
     assert_eq!(first.account, Some(backup));
     let mut report = world.report(&first, refusal(), at(2));
     report.others = vec![world.account];
-    let Landed::Moved(waits) = world.finish_all(vec![report], at(2)).await.remove(0) else { panic!("it moved") };
+    let Landed::Moved(waits, _) = world.finish_all(vec![report], at(2)).await.remove(0) else { panic!("it moved") };
     assert_eq!(waits.state, State::RetryWait);
 
     assert_eq!(world.claim_by(plan(world, &[backup], 10, at(3)).await.0, at(3)).await.dispatched, []);
@@ -63,7 +63,7 @@ pub async fn who_refused_a_message_is_not_asked_again_in_its_generation(world: &
     assert_eq!(second.account, Some(world.account));
     let mut report = world.report(&second, refusal(), at(5));
     report.others = vec![backup];
-    let Landed::Moved(ended) = world.finish_all(vec![report], at(5)).await.remove(0) else { panic!("it moved") };
+    let Landed::Moved(ended, _) = world.finish_all(vec![report], at(5)).await.remove(0) else { panic!("it moved") };
     assert_eq!((ended.state, ended.reason), (State::Failed, Some(Reason::SenderRefused)));
 }
 

@@ -148,7 +148,7 @@ impl World {
     /// Writes the outcome of one attempt that must move the row; returns it as it is then.
     pub async fn moved(&self, delivery: &Delivery, outcome: Outcome, now: Timestamp) -> Delivery {
         match self.finish(delivery, outcome, now).await {
-            Landed::Moved(delivery) => *delivery,
+            Landed::Moved(delivery, _) => *delivery,
             other => panic!("the row did not move: {other:?}"),
         }
     }

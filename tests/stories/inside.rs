@@ -11,10 +11,10 @@ use serde_json::{Value, json};
 use tidings_core::adapter::{Abilities, Adapter, ContentFault, Idempotency, Lookup, Outgoing};
 use tidings_core::content::Content;
 use tidings_core::ids::InstanceId;
-use tidings_core::outcome::{Outcome, Report};
+use tidings_core::outcome::{NotSent, Outcome, Refusal, Report};
 use tidings_core::secrets::Keyring;
 use tidings_core::store::Accepted;
-use tidings_core::words::{Channel, Class, Mode};
+use tidings_core::words::{Channel, Class, Mode, Reason};
 use tidings_gateway::app::{App, Readiness};
 use tidings_gateway::clock::StoreClock;
 use tidings_gateway::config::{self, MissingSecrets, Sources};
@@ -34,7 +34,11 @@ use tidings_tests::client::{Client, email};
 use tidings_tests::on_both_databases;
 use tidings_tests::stage::Stage;
 use tidings_tests::store_suite;
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
+
+#[path = "inside/counting.rs"]
+mod counting;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -50,6 +54,7 @@ on_both_databases!(
 #[derive(Default)]
 struct Obedient {
     calls: AtomicU64,
+    released: Notify,
 }
 
 #[async_trait]
@@ -73,6 +78,17 @@ impl Adapter for Obedient {
         match what {
             "panic" => panic!("as the message said"),
             "hang" => std::future::pending().await,
+            // The first call answers when it is told to.
+            "wait" if outgoing.handle.generation == 1 => {
+                self.released.notified().await;
+                Report::new(Outcome::Accepted { message_id: None, refused_copies: Vec::new() })
+            }
+            "unsure" => Report::new(Outcome::Ambiguous),
+            "later" => Report::new(Outcome::NotSent { why: NotSent::Answered, retry_after: None }),
+            "listed" => {
+                let by = Refusal::Recipient { listed: true, hard: false };
+                Report::new(Outcome::Refused { by, reason: Reason::ProviderSuppressed })
+            }
             _ => Report::new(Outcome::Accepted { message_id: None, refused_copies: Vec::new() }),
         }
     }

@@ -168,7 +168,7 @@ async fn metrics_count_what_left(stage: Stage) {
     client.post("k", &email("ada@example.com", "Hello")).await;
     client.until_closed("k", PATIENCE).await;
     let text = client.get("/metrics").await.text;
-    let sent = "tidings_attempts_total{account=\"relay\",class=\"transactional\",outcome=\"accepted\"} 1";
+    let sent = "tidings_attempts_total{account=\"relay\",class=\"transactional\",outcome=\"accepted\",kind=\"first\"} 1";
     assert!(text.lines().any(|line| line == sent), "{text}");
     for counted in ["tidings_batch_rows_count{part=\"accept\"} 1", "tidings_batch_rows_count{part=\"finish\"} 1"] {
         assert!(text.lines().any(|line| line == counted), "{counted}\n{text}");

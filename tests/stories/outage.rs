@@ -51,6 +51,10 @@ async fn a_database_that_goes_away_loses_nothing_and_sends_nothing_twice() {
     until_ready_is(&client, 503, Duration::from_secs(10)).await;
     tokio::time::sleep(Duration::from_secs(5)).await;
     assert_eq!(client.get("/healthz").await.status, 200);
+    // Nobody is let in whose key cannot be looked up (S-088).
+    for path in ["/v1/accounts", "/v1/keys", "/v1/limits"] {
+        assert_eq!(client.get(path).await.status, 503, "{path}");
+    }
 
     proxy.set(Flow::Open);
     until_ready_is(&client, 200, Duration::from_secs(20)).await;

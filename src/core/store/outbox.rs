@@ -5,7 +5,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 
 use super::StoreError;
-use crate::delivery::{Delivery, Flags};
+use crate::delivery::{Change, Delivery, Flags};
 use crate::ids::{DeliveryId, InstanceId, LaneId, NotificationId, TenantId};
 use crate::judge::ClaimPlan;
 use crate::policy::Rules;
@@ -141,10 +141,39 @@ pub struct WriteResults {
 pub struct Claimed {
     /// Rows that are now `dispatching` in our name, as they are after the change.
     pub dispatched: Vec<Delivery>,
+    /// Since when each of them was due, in the same order.
+    pub due: Vec<Timestamp>,
     /// How many candidates ended in the judgement (expired, suppressed).
     pub ended: usize,
+    /// Of those, suppressed before their first call, and before a later one.
+    pub suppressed: (u64, u64),
     /// What was seen of each lane of the plan, in its order.
     pub lanes: Vec<LaneSeen>,
+}
+
+impl Claimed {
+    /// What the changes of a claim come to, all of them written.
+    pub fn of(changes: impl IntoIterator<Item = Change>, mut lanes: Vec<LaneSeen>, now: Timestamp) -> Self {
+        let mut claimed = Self::default();
+        for change in changes {
+            if change.after.state == State::Dispatching {
+                claimed.due.push(change.before.available_at.unwrap_or(now));
+                claimed.dispatched.push(change.after);
+                continue;
+            }
+            claimed.ended += 1;
+            if change.after.state == State::Suppressed {
+                let counted = if change.after.attempt_count == 0 { &mut claimed.suppressed.0 } else { &mut claimed.suppressed.1 };
+                *counted += 1;
+            }
+        }
+        for seen in &mut lanes {
+            // Whoever was served last stands at the end of the next ring, so that scarce room goes round.
+            let served = claimed.dispatched.iter().rev().find(|delivery| delivery.lane == seen.lane);
+            seen.cursor = served.map_or(seen.cursor, |delivery| Some(delivery.tenant));
+        }
+        Self { lanes, ..claimed }
+    }
 }
 
 /// What a claim saw of one lane.

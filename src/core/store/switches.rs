@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 
 use super::StoreError;
-use crate::ids::AccountId;
+use crate::ids::{AccountId, TenantId};
 use crate::switches::{Scope, Switch};
 use crate::time::Timestamp;
 
@@ -49,6 +49,12 @@ pub trait Switches: Send + Sync {
     /// # Errors
     /// When it cannot be written.
     async fn clear_switch(&self, scope: &Scope, by: &SwitchedBy) -> Result<bool, StoreError>;
+
+    /// The tenants that are disabled: their rows keep their place.
+    ///
+    /// # Errors
+    /// When they cannot be read.
+    async fn disabled_tenants(&self) -> Result<Vec<TenantId>, StoreError>;
 
     /// Notes an act of an operator that changes no row.
     ///

@@ -337,6 +337,7 @@ pub(super) async fn shown(api: &Api, caller: &Caller, id: NotificationId) -> Res
 pub(super) fn reader<'a>(api: &'a Api, caller: &'a Caller, former_accounts: &'a HashMap<AccountId, String>) -> Reader<'a> {
     let now = api.app.now();
     Reader {
+        is_disabled: api.app.pauses.is_disabled(caller.tenant),
         paused: api.app.pauses.at(now, &caller.setup.routing),
         keyring: &api.app.keyring,
         routing: &caller.setup.routing,

@@ -32,6 +32,8 @@ pub(super) struct Reader<'a> {
     pub(super) former_accounts: &'a HashMap<AccountId, String>,
     /// The names of senders.
     pub(super) senders: &'a BTreeMap<String, Mailbox>,
+    /// The tenant is disabled.
+    pub(super) is_disabled: bool,
     /// What operators have paused.
     pub(super) paused: Paused,
     /// Whether the reader may see addresses.
@@ -166,6 +168,9 @@ impl Reader<'_> {
         };
         let accounts = self.routing.of_lane(delivery.lane).into_iter().flat_map(|route| &route.accounts);
         let able: Vec<_> = accounts.filter(may).collect();
+        if self.is_disabled {
+            return (Some(WaitReason::Tenant), None);
+        }
         if self.paused.holds(delivery) {
             return (Some(WaitReason::Paused), None);
         }

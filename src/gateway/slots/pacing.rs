@@ -132,7 +132,11 @@ impl Slots {
         app.metrics.limiter_failures.get_or_create(&Limiter { limiter: "send" }).inc();
         for (id, _) in asks {
             if self.with_pace(*id, Pace::fail) == Some(true) {
-                tracing::error!(account = id.0, error, "the account's rate could not be drawn from: it sends what it has, and then nothing");
+                tracing::error!(
+                    account = id.0,
+                    error,
+                    "the account's rate could not be drawn from: it sends what it has, and then nothing"
+                );
             }
         }
     }

@@ -143,6 +143,7 @@ fn second_try() -> StoredNotification {
 fn read(stored: &StoredNotification, routing: &Routing, sees_addresses: bool) -> serde_json::Value {
     let former_accounts = HashMap::from([(AccountId(9), "old-relay".to_owned())]);
     let reader = Reader {
+        is_disabled: false,
         paused: Paused::default(),
         keyring: &keyring(),
         routing,
@@ -189,6 +190,7 @@ fn an_address_that_was_erased_is_null_and_a_foreign_one_opens_nothing() {
     let (routing, former_accounts, senders) = (routing(true), HashMap::new(), BTreeMap::new());
     let slots = Slots::new(&routing.accounts);
     let reader = Reader {
+        is_disabled: false,
         paused: Paused::default(),
         keyring: &keyring(),
         routing: &routing,

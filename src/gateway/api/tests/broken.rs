@@ -36,15 +36,21 @@ pub(super) enum Failure {
 pub(super) struct Broken {
     inner: Arc<dyn Store>,
     failure: Mutex<Failure>,
+    draws: std::sync::atomic::AtomicUsize,
 }
 
 impl Broken {
     pub(super) fn around(inner: Arc<dyn Store>) -> Self {
-        Self { inner, failure: Mutex::new(Failure::Nothing) }
+        Self { inner, failure: Mutex::new(Failure::Nothing), draws: Default::default() }
     }
 
     pub(super) fn fails(&self, failure: Failure) {
         *self.failure.lock().unwrap() = failure;
+    }
+
+    /// How often rates were drawn from.
+    pub(super) fn draws(&self) -> usize {
+        self.draws.load(std::sync::atomic::Ordering::Relaxed)
     }
 
     fn failure(&self) -> Failure {
@@ -263,6 +269,7 @@ impl Mailbox for Broken {
 #[async_trait]
 impl Rates for Broken {
     async fn draw(&self, asks: &[Ask]) -> Result<Vec<Slice>, StoreError> {
+        self.draws.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         if self.failure() == Failure::NoRates {
             return Err(StoreError::Refused("no such table".into()));
         }

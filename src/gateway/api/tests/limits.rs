@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use tidings_core::store::Reading as _;
 
 use super::HELLO;
+use super::broken::Failure;
 use super::database::{Database, on_both_databases};
 use super::rig::{Accounts, Rig};
 
@@ -113,4 +114,62 @@ async fn an_address_that_keeps_failing_is_told_to_wait_and_good_keys_are_not(on:
     assert_eq!(statuses.iter().filter(|status| **status == 401).count() as u64 / 10, 2, "{statuses:?}");
     assert_eq!(statuses.last(), Some(&429), "{statuses:?}");
     assert_eq!(rig.get("/v1/limits").await.status, 200);
+}
+
+/// S-085, S-086: slices are drawn ahead, so that a tenant under its rate does not wait for the store with each request.
+#[actix_web::test]
+async fn a_tenant_under_its_rate_draws_slices_and_not_tokens() {
+    let rig = Rig::start(Accounts::Relay, "[limits]\ntenant_rate = \"1000/s\"\ntenant_burst = 2000\n").await.remembering();
+    for n in 0..100 {
+        assert_eq!(rig.post(&format!("k{n}"), HELLO).await.status, 202);
+    }
+    let draws = rig.store.draws();
+    assert!((1..=20).contains(&draws), "{draws}");
+}
+
+/// S-085: 64 callers at once are admitted as one bucket would admit them.
+#[actix_web::test]
+async fn callers_at_once_are_admitted_as_burst_and_rate_allow() {
+    use crate::api::allowances::Allowances;
+    use std::time::{Duration, Instant};
+    use tidings_core::ids::TenantId;
+    use tidings_core::rate::Rate;
+
+    let rig = Rig::start(Accounts::Relay, "").await;
+    let rate = Rate { per_second: 40, burst: 60 };
+    let allowances = Allowances::new(&rig.app, rate);
+    let begun = Instant::now();
+    let mut admitted = u32::from(allowances.charge(TenantId(1), 1).await.is_ok());
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_millis(1_200) {
+        let callers = (0..64).map(|_| allowances.charge(TenantId(1), 1));
+        let answers = futures_util::future::join_all(callers).await;
+        admitted += u32::try_from(answers.iter().filter(|answer| answer.is_ok()).count()).unwrap();
+        tokio::time::sleep(Duration::from_millis(3)).await;
+    }
+    let least = 60.0 + 40.0 * start.elapsed().as_secs_f64() - 1.0;
+    while allowances.charge(TenantId(1), 1).await.is_ok() {
+        admitted += 1;
+    }
+    let (most, admitted) = (60.0 + 40.0 * begun.elapsed().as_secs_f64(), f64::from(admitted));
+    assert!(admitted >= least && admitted <= most, "{admitted} of {least} to {most}");
+}
+
+/// S-088: intake goes on with half of the rate, reading goes on, and both are so again when the store is back.
+#[actix_web::test]
+async fn without_the_buckets_a_tenant_has_half_of_its_rate_and_may_read() {
+    let rig = Rig::start(Accounts::Relay, SLOW).await.remembering();
+    rig.store.fails(Failure::NoRates);
+    assert_eq!(rig.post("a", &to(25)).await.status, 202);
+    let refused = rig.post("b", &to(10)).await;
+    assert_eq!((refused.status, refused.code().as_str()), (429, "rate_limited"));
+    let wait: u64 = refused.header("retry-after").unwrap().parse().unwrap();
+    assert!((9..=10).contains(&wait), "five tokens come in at one in two seconds: {wait}");
+    let read = rig.get("/v1/notifications/by-key?idempotency_key=a").await;
+    assert!(read.status == 200 && read.header("ratelimit").unwrap().starts_with("\"tenant\";r=5;"), "{:?}", read.header("ratelimit"));
+    let text = rig.raw(TestRequest::get().uri("/metrics")).await.text();
+    assert!(text.lines().any(|line| line.starts_with("tidings_limiter_failures_total{limiter=\"intake\"} ")), "{text}");
+    rig.store.fails(Failure::Nothing);
+    tokio::time::sleep(std::time::Duration::from_millis(1_100)).await;
+    assert_eq!(rig.post("b", &to(50)).await.status, 202);
 }

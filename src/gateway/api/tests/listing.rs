@@ -283,9 +283,28 @@ async fn a_waiting_delivery_says_what_it_waits_for(on: Database) {
     assert_eq!(says().await, (None, "will be sent in a moment by relay".to_owned()));
     let relay = rig.app.setup().routing.accounts[0].id;
     rig.app.slots.learn(relay, &Outcome::Throttled { retry_after: Some(Duration::from_secs(600)) }, rig.app.now());
-    assert_eq!(says().await.0.as_deref(), Some("rate"));
+    assert_eq!(says().await, (Some("rate".to_owned()), "waits because the rate of its account is used up for the moment".to_owned()));
     rig.app.slots.learn(relay, &Outcome::Credential, rig.app.now());
     assert_eq!(says().await, (Some("credential".to_owned()), "waits because the account's credentials are refused".to_owned()));
     let again = rig.again(Accounts::Nothing, "").await;
     assert_eq!(again.get(&path).await.json()["wait_reason"], "no_account");
+}
+
+/// The keys of a disabled tenant open nothing, but for the two seconds in which a process remembers them.
+#[actix_web::test]
+async fn a_delivery_of_a_disabled_tenant_waits_for_its_tenant() {
+    use tidings_core::store::{Deed, Store as _};
+
+    let rig = Rig::start(Accounts::Relay, "").await.remembering();
+    let accepted = rig.post("k", HELLO).await.json();
+    let path = format!("/v1/deliveries/{}", accepted["deliveries"][0]["id"].as_str().unwrap());
+    for (is_active, says) in [(false, Some("waits because its tenant is disabled")), (true, None)] {
+        let (actor, action, subject) = ("cli".to_owned(), "tenant.disabled", "default");
+        let entry = Deed { at: rig.app.now(), tenant: None, actor, action, subject: subject.into(), reason: None };
+        assert!(rig.store.access().set_active("default", is_active, &entry).await.unwrap());
+        rig.app.pauses.refresh(rig.store.as_ref()).await.unwrap();
+        let delivery = rig.get(&path).await.json();
+        assert_eq!(delivery["wait_reason"].as_str(), says.map(|_| "tenant"), "{delivery}");
+        assert_eq!(delivery["summary"].as_str(), says.or(Some("will be sent in a moment by relay")));
+    }
 }
