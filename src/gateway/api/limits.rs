@@ -41,6 +41,7 @@ pub(super) struct Limits {
 }
 
 impl Limits {
+    /// Nobody has asked or failed yet.
     pub(super) fn new(app: &App) -> Self {
         Self { tenants: Allowances::new(app), failures: Mutex::default() }
     }
@@ -78,8 +79,6 @@ impl Limits {
             }
             _ => Ok(()),
         }
-    }
-
     }
 
     /// Counts a failed authentication.

@@ -172,7 +172,8 @@ async fn suppressions_are_counted_where_they_stop_a_message(stage: Stage) {
     inside.later(Duration::from_secs(600));
     inside.until_counted(&series("retry"), 1.0).await;
 
-    let copied = json!({"to": "ada@example.com", "email": {"subject": "accept", "text": "t", "cc": ["gone@example.com"]}});
+    let mut copied = email("ada@example.com", "accept");
+    copied["email"]["cc"] = json!(["gone@example.com"]);
     post("copy", copied).await;
     inside.until_state("copy", "accepted").await;
     inside.until_counted(&series("copy"), 1.0).await;

@@ -137,18 +137,18 @@ async fn callers_at_once_are_admitted_as_burst_and_rate_allow() {
 
     let rig = Rig::start(Accounts::Relay, "").await;
     let rate = Rate { per_second: 40, burst: 60 };
-    let allowances = Allowances::new(&rig.app, rate);
+    let allowances = Allowances::new(&rig.app);
     let begun = Instant::now();
-    let mut admitted = u32::from(allowances.charge(TenantId(1), 1).await.is_ok());
+    let mut admitted = u32::from(allowances.charge(TenantId(1), rate, 1).await.is_ok());
     let start = Instant::now();
     while start.elapsed() < Duration::from_millis(1_200) {
-        let callers = (0..64).map(|_| allowances.charge(TenantId(1), 1));
+        let callers = (0..64).map(|_| allowances.charge(TenantId(1), rate, 1));
         let answers = futures_util::future::join_all(callers).await;
         admitted += u32::try_from(answers.iter().filter(|answer| answer.is_ok()).count()).unwrap();
         tokio::time::sleep(Duration::from_millis(3)).await;
     }
     let least = 60.0 + 40.0 * start.elapsed().as_secs_f64() - 1.0;
-    while allowances.charge(TenantId(1), 1).await.is_ok() {
+    while allowances.charge(TenantId(1), rate, 1).await.is_ok() {
         admitted += 1;
     }
     let (most, admitted) = (60.0 + 40.0 * begun.elapsed().as_secs_f64(), f64::from(admitted));
