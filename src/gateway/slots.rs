@@ -2,9 +2,11 @@
 //! All of it may vanish (S-030). Who gets a free slot is `judge`'s decision.
 
 use std::collections::HashMap;
+use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use governor::{DefaultDirectRateLimiter, Quota, RateLimiter};
 use tidings_core::ids::AccountId;
 use tidings_core::judge::AccountCapacity;
 use tidings_core::outcome::Outcome;
@@ -34,6 +36,8 @@ struct AccountSlots {
     account: Arc<Account>,
     used: HashMap<Class, u16>,
     pace: Option<Pace>,
+    /// Whatever the store grants, this process alone starts no more calls than the account's rate.
+    guard: Option<DefaultDirectRateLimiter>,
     paused_until: Option<Timestamp>,
     parked: Option<Parked>,
 }
@@ -147,11 +151,14 @@ impl Slots {
 
 impl AccountSlots {
     fn new(account: Arc<Account>) -> Self {
-        let pace = account.rate.map(Pace::new);
-        Self { account, used: HashMap::new(), pace, paused_until: None, parked: None }
+        let (pace, guard) = (account.rate.map(Pace::new), account.rate.map(guard));
+        Self { account, used: HashMap::new(), pace, guard, paused_until: None, parked: None }
     }
 
     fn adopt(&mut self, account: Arc<Account>, now: Timestamp) {
+        if account.rate != self.account.rate {
+            self.guard = account.rate.map(guard);
+        }
         match (&mut self.pace, account.rate) {
             (Some(pace), Some(rate)) => pace.adopt(rate),
             (pace, rate) => *pace = rate.map(Pace::new),
@@ -232,6 +239,10 @@ fn reserved(slots: u16) -> (u16, u16) {
     let critical = slots.div_ceil(5).max(1);
     let bulk = u16::try_from(u32::from(slots) * 7 / 10).unwrap_or(slots).max(1);
     (slots - critical, bulk.min(slots - critical))
+}
+
+fn guard(rate: NonZeroU32) -> DefaultDirectRateLimiter {
+    RateLimiter::direct(Quota::per_second(rate))
 }
 
 #[cfg(test)]
@@ -321,5 +332,16 @@ mod tests {
     #[test]
     fn a_fifth_is_kept_for_critical_and_bulk_gets_seven_tenths() {
         assert_eq!([1, 2, 3, 5, 10, 32, 100].map(reserved), [(1, 1), (1, 1), (2, 2), (4, 3), (8, 7), (25, 22), (80, 70)]);
+    }
+
+    #[test]
+    fn whatever_tokens_say_a_process_alone_keeps_to_the_rate_of_an_account() {
+        let adapter: Arc<dyn tidings_core::adapter::Adapter> = Arc::new(Silent::default());
+        let slots = Slots::new(&[account(Some(3), &adapter)]);
+        assert_eq!([(); 5].map(|()| slots.is_admitted(AccountId(1))), [true, true, true, false, false]);
+        slots.adopt(&[account(Some(3), &adapter)], NOW);
+        assert!(!slots.is_admitted(AccountId(1)));
+        slots.adopt(&[account(None, &adapter)], NOW);
+        assert!(slots.is_admitted(AccountId(1)));
     }
 }

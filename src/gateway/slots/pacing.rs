@@ -49,7 +49,7 @@ impl Turn {
                 return false;
             }
             sleep_until(due.into()).await;
-            if Instant::now() <= due + LATE {
+            if Instant::now() <= due + LATE && slots.is_admitted(self.account) {
                 return true;
             }
             self.token = None;
@@ -86,6 +86,11 @@ impl Drop for Turn {
 }
 
 impl Slots {
+    /// Whether the account's guard lets one more call start.
+    pub(super) fn is_admitted(&self, account: AccountId) -> bool {
+        self.lock().get(&account).and_then(|slots| slots.guard.as_ref()).is_none_or(|guard| guard.check().is_ok())
+    }
+
     /// The turn of a call that was just claimed; `None` where its account has no rate.
     pub(super) fn turn(self: &Arc<Self>, account: AccountId) -> Option<Turn> {
         let token = self.with_pace(account, Pace::take)?;

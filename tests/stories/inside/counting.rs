@@ -71,7 +71,7 @@ impl Inside {
     }
 
     async fn asked(&self, path: &str, body: &Value) {
-        let answer = self.client.ask(path, body).await;
+        let answer = self.client.call("POST", path, body).await;
         assert!(answer.status < 300, "{}: {}", answer.status, answer.text);
     }
 }

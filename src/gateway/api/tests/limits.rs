@@ -17,6 +17,9 @@ on_both_databases!(
     the_limits_of_a_key_can_be_read,
     a_full_queue_takes_nothing_more_but_a_few_codes,
     an_address_that_keeps_failing_is_told_to_wait_and_good_keys_are_not,
+    a_tenant_under_its_rate_draws_slices_and_not_tokens,
+    callers_at_once_are_admitted_as_burst_and_rate_allow,
+    without_the_buckets_a_tenant_has_half_of_its_rate_and_may_read,
 );
 
 /// Slow enough that nothing comes in while a test runs.
@@ -117,9 +120,8 @@ async fn an_address_that_keeps_failing_is_told_to_wait_and_good_keys_are_not(on:
 }
 
 /// S-085, S-086: slices are drawn ahead, so that a tenant under its rate does not wait for the store with each request.
-#[actix_web::test]
-async fn a_tenant_under_its_rate_draws_slices_and_not_tokens() {
-    let rig = Rig::start(Accounts::Relay, "[limits]\ntenant_rate = \"1000/s\"\ntenant_burst = 2000\n").await.remembering();
+async fn a_tenant_under_its_rate_draws_slices_and_not_tokens(on: Database) {
+    let rig = Rig::start(on, Accounts::Relay, "[limits]\ntenant_rate = \"1000/s\"\ntenant_burst = 2000\n").await.remembering();
     for n in 0..100 {
         assert_eq!(rig.post(&format!("k{n}"), HELLO).await.status, 202);
     }
@@ -128,14 +130,13 @@ async fn a_tenant_under_its_rate_draws_slices_and_not_tokens() {
 }
 
 /// S-085: 64 callers at once are admitted as one bucket would admit them.
-#[actix_web::test]
-async fn callers_at_once_are_admitted_as_burst_and_rate_allow() {
+async fn callers_at_once_are_admitted_as_burst_and_rate_allow(on: Database) {
     use crate::api::allowances::Allowances;
     use std::time::{Duration, Instant};
     use tidings_core::ids::TenantId;
     use tidings_core::rate::Rate;
 
-    let rig = Rig::start(Accounts::Relay, "").await;
+    let rig = Rig::start(on, Accounts::Relay, "").await;
     let rate = Rate { per_second: 40, burst: 60 };
     let allowances = Allowances::new(&rig.app);
     let begun = Instant::now();
@@ -156,9 +157,8 @@ async fn callers_at_once_are_admitted_as_burst_and_rate_allow() {
 }
 
 /// S-088: intake goes on with half of the rate, reading goes on, and both are so again when the store is back.
-#[actix_web::test]
-async fn without_the_buckets_a_tenant_has_half_of_its_rate_and_may_read() {
-    let rig = Rig::start(Accounts::Relay, SLOW).await.remembering();
+async fn without_the_buckets_a_tenant_has_half_of_its_rate_and_may_read(on: Database) {
+    let rig = Rig::start(on, Accounts::Relay, SLOW).await.remembering();
     rig.store.fails(Failure::NoRates);
     assert_eq!(rig.post("a", &to(25)).await.status, 202);
     let refused = rig.post("b", &to(10)).await;

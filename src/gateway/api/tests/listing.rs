@@ -15,6 +15,7 @@ use super::database::{Database, on_both_databases};
 use super::rig::{Accounts, Answer, Rig};
 
 on_both_databases!(
+    a_delivery_of_a_disabled_tenant_waits_for_its_tenant,
     a_list_goes_newest_first_page_by_page,
     a_list_is_filtered_by_what_a_url_may_hold,
     what_a_list_cannot_be_asked_is_refused_and_named,
@@ -291,11 +292,10 @@ async fn a_waiting_delivery_says_what_it_waits_for(on: Database) {
 }
 
 /// The keys of a disabled tenant open nothing, but for the two seconds in which a process remembers them.
-#[actix_web::test]
-async fn a_delivery_of_a_disabled_tenant_waits_for_its_tenant() {
+async fn a_delivery_of_a_disabled_tenant_waits_for_its_tenant(on: Database) {
     use tidings_core::store::{Deed, Store as _};
 
-    let rig = Rig::start(Accounts::Relay, "").await.remembering();
+    let rig = Rig::start(on, Accounts::Relay, "").await.remembering();
     let accepted = rig.post("k", HELLO).await.json();
     let path = format!("/v1/deliveries/{}", accepted["deliveries"][0]["id"].as_str().unwrap());
     for (is_active, says) in [(false, Some("waits because its tenant is disabled")), (true, None)] {
