@@ -1,23 +1,28 @@
-//! Deleting what has been kept for long enough: content a hundred rows at a time, events by dropping whole partitions.
+//! Deleting what has been kept for long enough, a hundred rows in a transaction. What is erased of a notification is decided
+//! in core, under the locks of its deliveries; a row that somebody else has locked is never waited for. How emptied
+//! partitions go is `drop_past`, in the schema.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
+use sqlx::{Connection, PgConnection};
 use tidings_core::crash::fail_point;
-use tidings_core::ids::{DeliveryId, InstanceId, NotificationId};
-use tidings_core::retention::{Retention, Standing};
-use tidings_core::store::{StoreError, Walked};
+use tidings_core::ids::{DeliveryId, InstanceId, NotificationId, TenantId};
+use tidings_core::retention::{AUDIT_KEPT, ENVELOPES_KEPT, IDLE_LINES_KEPT, INSTANCES_KEPT, Kept, Retention, Standing};
+use tidings_core::store::{Due, DueNotification, StoreError};
 use tidings_core::time::Timestamp;
 use uuid::Uuid;
 
 use crate::PostgresStore;
-use crate::error::{before, committing};
+use crate::error::{before, committing, is_lock_timeout};
 use crate::instant::At;
-use crate::rows::word;
 
 /// Rows of one transaction.
 const CHUNK: i64 = 100;
+/// Rows that one step of a walk reads; more than a notification can have deliveries.
+const LOOKED_AT: i64 = 1_000;
 /// How long the runs of jobs are remembered.
-const RUNS_KEPT: std::time::Duration = std::time::Duration::from_secs(7 * 86_400);
+const RUNS_KEPT: Duration = Duration::from_secs(7 * 86_400);
 
 pub(crate) async fn take_run(
     store: &PostgresStore,
@@ -39,50 +44,211 @@ pub(crate) async fn take_run(
     Ok(taken.execute(&mut *conn).await.map_err(committing)?.rows_affected() == 1)
 }
 
-pub(crate) async fn erase_content(
+pub(crate) async fn due(
     store: &PostgresStore,
+    kept: Kept,
     keep: &Retention,
     after: Option<NotificationId>,
     now: Timestamp,
-) -> Result<Walked, StoreError> {
+) -> Result<Due, StoreError> {
     let mut conn = store.connection().await?;
-    // What is erased is gone from `contents`: a walk meets only what is still kept.
+    let until = NotificationId::first_at(keep.youngest(kept, now));
+    let is_due = |deliveries: &[Standing]| keep.is_due(kept, deliveries, now);
+    if kept == Kept::Content {
+        return due_contents(&mut conn, after, until, is_due).await;
+    }
+    let rows = sqlx::query_as!(
+        StandingRow,
+        r#"SELECT d.id, d.tenant_id, d.state, d.settled_at AS "settled_at: At", d.attention FROM deliveries d
+           WHERE d.id > $1 AND d.id < $2 ORDER BY d.id LIMIT $3"#,
+        after.map_or(Uuid::nil(), |id| id.last_delivery().as_uuid()),
+        until,
+        LOOKED_AT,
+    );
+    let rows = rows.fetch_all(&mut *conn).await.map_err(before)?;
+    let is_cut = is_full(rows.len());
+    Ok(Due::of(rows.into_iter().map(StandingRow::read), is_cut, is_due))
+}
+
+fn is_full(rows: usize) -> bool {
+    i64::try_from(rows).unwrap_or(i64::MAX) >= LOOKED_AT
+}
+
+/// What is erased is gone from `contents`: a walk meets only what is still kept.
+async fn due_contents(
+    conn: &mut PgConnection,
+    after: Option<NotificationId>,
+    until: Uuid,
+    is_due: impl Fn(&[Standing]) -> bool,
+) -> Result<Due, StoreError> {
     let ids = sqlx::query_scalar!(
         "SELECT id FROM contents WHERE id > $1 AND id < $2 ORDER BY id LIMIT $3",
         after.map_or(Uuid::nil(), NotificationId::as_uuid),
-        NotificationId::first_at(keep.youngest_content(now)),
-        CHUNK,
+        until,
+        LOOKED_AT,
     );
     let ids = ids.fetch_all(&mut *conn).await.map_err(before)?;
     let first: Vec<NotificationId> = ids.iter().map(|id| NotificationId::from_uuid(*id)).collect();
-    let (Some(lowest), Some(highest)) = (first.first(), first.last()) else { return Ok(Walked { next: None, erased: 0 }) };
+    let (Some(lowest), Some(highest)) = (first.first(), first.last()) else { return Ok(Due::default()) };
     let last: Vec<Uuid> = first.iter().map(|id| id.last_delivery().as_uuid()).collect();
-    let rows = sqlx::query!(
-        r#"SELECT d.id, d.state, d.settled_at AS "settled_at: At"
+    let rows = sqlx::query_as!(
+        StandingRow,
+        r#"SELECT d.id, d.tenant_id, d.state, d.settled_at AS "settled_at: At", d.attention
          FROM unnest($1::uuid[], $2::uuid[]) AS x (first, last) JOIN deliveries d ON d.id > x.first AND d.id <= x.last
-         WHERE d.id > $3 AND d.id <= $4"#,
+         WHERE d.id > $3 AND d.id <= $4 ORDER BY d.id"#,
         &ids[..],
         &last[..],
         lowest.as_uuid(),
         highest.last_delivery().as_uuid(),
     );
-    let mut standing: HashMap<NotificationId, Vec<Standing>> = HashMap::new();
-    for row in rows.fetch_all(&mut *conn).await.map_err(before)? {
-        let state = row.state.as_deref().map(word).transpose()?;
-        standing.entry(DeliveryId::from_uuid(row.id).notification()).or_default().push((state, row.settled_at.map(|at| at.0)));
+    let rows = rows.fetch_all(conn).await.map_err(before)?;
+    let due = Due::of(rows.into_iter().map(StandingRow::read), false, is_due);
+    Ok(Due { next: is_full(ids.len()).then_some(*highest), ..due })
+}
+
+struct StandingRow {
+    id: Uuid,
+    tenant_id: i32,
+    state: Option<String>,
+    settled_at: Option<At>,
+    attention: Option<bool>,
+}
+
+impl StandingRow {
+    fn read(self) -> (DeliveryId, TenantId, Standing) {
+        // A word of a newer binary is none of ours: what it says is left alone (S-231).
+        let state = self.state.and_then(|word| word.parse().ok());
+        let settled_at = self.settled_at.map(|at| at.0);
+        (DeliveryId::from_uuid(self.id), TenantId(self.tenant_id), Standing { state, settled_at, needs_attention: self.attention.is_some() })
     }
-    let is_due = |id: &&NotificationId| standing.get(id).is_some_and(|deliveries| keep.content_is_due(deliveries, now));
-    let due: Vec<NotificationId> = first.iter().filter(is_due).copied().collect();
-    // What somebody opened again since we looked keeps its content.
-    let erased = sqlx::query!(
-        "DELETE FROM contents c USING unnest($1::uuid[], $2::uuid[]) AS x (id, last)
-         WHERE c.id = x.id AND c.id = ANY($1) AND NOT EXISTS (SELECT FROM queue q WHERE q.id > x.id AND q.id <= x.last)",
-        &due.iter().map(|id| id.as_uuid()).collect::<Vec<_>>()[..],
-        &due.iter().map(|id| id.last_delivery().as_uuid()).collect::<Vec<_>>()[..],
-    );
-    let erased = erased.execute(&mut *conn).await.map_err(committing)?.rows_affected();
+}
+
+pub(crate) async fn erase(
+    store: &PostgresStore,
+    kept: Kept,
+    keep: &Retention,
+    chunk: &[DueNotification],
+    now: Timestamp,
+) -> Result<u64, StoreError> {
+    let mut conn = store.connection().await?;
+    let mut tx = conn.begin().await.map_err(before)?;
+    if kept != Kept::Content {
+        // Before the deliveries, as whoever takes a key over does.
+        lock_keys(&mut tx, chunk).await?;
+    }
+    let due = still_due(&mut tx, kept, keep, chunk, now).await?;
+    if due.is_empty() {
+        return Ok(0);
+    }
+    match kept {
+        Kept::Content => erase_contents(&mut tx, &due).await?,
+        Kept::Destinations => {
+            free_keys(&mut tx, &due).await?;
+            wipe(&mut tx, &due).await?;
+        }
+        Kept::Records => {
+            free_keys(&mut tx, &due).await?;
+            delete_records(&mut tx, &due).await?;
+        }
+    }
+    fail_point("keeping.before_commit");
+    tx.commit().await.map_err(committing)?;
     fail_point("keeping.between_chunks");
-    Ok(Walked { next: (ids.len() as i64 == CHUNK).then_some(*highest), erased })
+    Ok(due.len() as u64)
+}
+
+fn tenants(chunk: &[DueNotification]) -> Vec<i32> {
+    chunk.iter().map(|found| found.tenant.0).collect()
+}
+
+fn ids(chunk: &[DueNotification]) -> Vec<Uuid> {
+    chunk.iter().map(|found| found.id.as_uuid()).collect()
+}
+
+fn delivery_ids(chunk: &[DueNotification]) -> Vec<Uuid> {
+    chunk.iter().flat_map(DueNotification::delivery_ids).map(DeliveryId::as_uuid).collect()
+}
+
+/// Those of a chunk of which everything can be locked and is due as it stands now.
+async fn still_due(
+    conn: &mut PgConnection,
+    kept: Kept,
+    keep: &Retention,
+    chunk: &[DueNotification],
+    now: Timestamp,
+) -> Result<Vec<DueNotification>, StoreError> {
+    let rows = sqlx::query_as!(
+        StandingRow,
+        r#"SELECT d.id, d.tenant_id, d.state, d.settled_at AS "settled_at: At", d.attention FROM deliveries d
+           WHERE d.id = ANY($1) ORDER BY d.id FOR UPDATE OF d SKIP LOCKED"#,
+        &delivery_ids(chunk)[..],
+    );
+    let rows = rows.fetch_all(conn).await.map_err(before)?;
+    let due = Due::of(rows.into_iter().map(StandingRow::read), false, |deliveries| keep.is_due(kept, deliveries, now));
+    let asked: HashMap<NotificationId, &DueNotification> = chunk.iter().map(|found| (found.id, found)).collect();
+    Ok(due.found.into_iter().filter(|locked| asked.get(&locked.id) == Some(&locked)).collect())
+}
+
+async fn lock_keys(conn: &mut PgConnection, chunk: &[DueNotification]) -> Result<(), StoreError> {
+    let locked = sqlx::query_scalar!(
+        "SELECT i.notification_id FROM unnest($1::int[], $2::uuid[]) AS x (tenant_id, id)
+         JOIN notifications n ON n.tenant_id = x.tenant_id AND n.id = x.id AND n.id = ANY($2)
+         JOIN idempotency i ON i.tenant_id = n.tenant_id AND i.mode = n.mode AND i.idempotency_key = n.idempotency_key
+            AND i.notification_id = n.id
+         ORDER BY i.tenant_id, i.mode, i.idempotency_key FOR UPDATE OF i",
+        &tenants(chunk)[..],
+        &ids(chunk)[..],
+    );
+    locked.fetch_all(conn).await.map(|_| ()).map_err(before)
+}
+
+/// Their keys belong to nobody from now on, unless somebody has taken them over.
+async fn free_keys(conn: &mut PgConnection, due: &[DueNotification]) -> Result<(), StoreError> {
+    sqlx::query!(
+        "DELETE FROM idempotency i USING unnest($1::int[], $2::uuid[]) AS x (tenant_id, id)
+         JOIN notifications n ON n.tenant_id = x.tenant_id AND n.id = x.id AND n.id = ANY($2)
+         WHERE i.tenant_id = n.tenant_id AND i.mode = n.mode AND i.idempotency_key = n.idempotency_key AND i.notification_id = n.id",
+        &tenants(due)[..],
+        &ids(due)[..],
+    )
+    .execute(conn)
+    .await
+    .map(|_| ())
+    .map_err(before)
+}
+
+async fn erase_contents(conn: &mut PgConnection, due: &[DueNotification]) -> Result<(), StoreError> {
+    sqlx::query!("DELETE FROM contents c WHERE c.id = ANY($1)", &ids(due)[..]).execute(conn).await.map(|_| ()).map_err(before)
+}
+
+/// The digest stays: what is suppressed, searched and matched by it outlives the address (S-156).
+async fn wipe(conn: &mut PgConnection, due: &[DueNotification]) -> Result<(), StoreError> {
+    sqlx::query!(
+        "UPDATE deliveries d SET address = NULL, ref = NULL, copies = NULL WHERE d.id = ANY($1)
+            AND (d.address IS NOT NULL OR d.ref IS NOT NULL OR d.copies IS NOT NULL)",
+        &delivery_ids(due)[..],
+    )
+    .execute(conn)
+    .await
+    .map(|_| ())
+    .map_err(before)
+}
+
+async fn delete_records(conn: &mut PgConnection, due: &[DueNotification]) -> Result<(), StoreError> {
+    sqlx::query!(
+        "WITH d AS (DELETE FROM deliveries d WHERE d.id = ANY($1)),
+         a AS (DELETE FROM attempts a WHERE a.delivery_id = ANY($1)),
+         c AS (DELETE FROM contents c WHERE c.id = ANY($3))
+         DELETE FROM notifications n USING unnest($2::int[], $3::uuid[]) AS x (tenant_id, id)
+         WHERE n.tenant_id = x.tenant_id AND n.id = x.id AND n.id = ANY($3)",
+        &delivery_ids(due)[..],
+        &tenants(due)[..],
+        &ids(due)[..],
+    )
+    .execute(conn)
+    .await
+    .map(|_| ())
+    .map_err(before)
 }
 
 /// Drops one partition that holds nothing younger; what lies in the default partition goes a chunk at a time.
@@ -91,4 +257,70 @@ pub(crate) async fn purge_events(store: &PostgresStore, told_before: Timestamp) 
     let purged = sqlx::query_scalar!(r#"SELECT purge_events($1) AS "purged!""#, At(told_before) as _);
     let purged = purged.fetch_one(&mut *conn).await.map_err(committing)?;
     Ok(u64::try_from(purged).unwrap_or_default())
+}
+
+pub(crate) async fn purge_rest(store: &PostgresStore, keep: &Retention, now: Timestamp) -> Result<u64, StoreError> {
+    let mut conn = store.connection().await?;
+    let mut purged = 0;
+    let messages = sqlx::query!(
+        "DELETE FROM sandbox_messages WHERE id IN
+            (SELECT id FROM sandbox_messages WHERE id < $1 ORDER BY id LIMIT $2 FOR UPDATE SKIP LOCKED)",
+        NotificationId::first_at(now.minus(keep.content)),
+        CHUNK,
+    );
+    purged += messages.execute(&mut *conn).await.map_err(committing)?.rows_affected();
+    // In the order of time, as they were written.
+    let entries = sqlx::query!(
+        "DELETE FROM audit_log WHERE id IN (SELECT id FROM audit_log ORDER BY id LIMIT $2) AND at < $1",
+        At(now.minus(AUDIT_KEPT)) as _,
+        CHUNK,
+    );
+    purged += entries.execute(&mut *conn).await.map_err(committing)?.rows_affected();
+    let suppressions = sqlx::query!(
+        "DELETE FROM suppressions WHERE id IN
+            (SELECT id FROM suppressions WHERE expires_at < $1 ORDER BY expires_at LIMIT $2 FOR UPDATE SKIP LOCKED)",
+        At(now.minus(keep.metadata)) as _,
+        CHUNK,
+    );
+    purged += suppressions.execute(&mut *conn).await.map_err(committing)?.rows_affected();
+    let lines = sqlx::query!(
+        "DELETE FROM ordering_lanes o USING (
+            SELECT tenant_id, mode, channel, ordering_key FROM ordering_lanes
+            WHERE head IS NULL AND (head_since < $1 OR head_since IS NULL) LIMIT $2 FOR UPDATE SKIP LOCKED) x
+         WHERE (o.tenant_id, o.mode, o.channel, o.ordering_key) = (x.tenant_id, x.mode, x.channel, x.ordering_key)",
+        At(now.minus(IDLE_LINES_KEPT)) as _,
+        CHUNK,
+    );
+    purged += lines.execute(&mut *conn).await.map_err(committing)?.rows_affected();
+    let instances = sqlx::query!(
+        "DELETE FROM instances WHERE id IN (SELECT id FROM instances WHERE seen_at < $1 ORDER BY id LIMIT $2 FOR UPDATE SKIP LOCKED)",
+        At(now.minus(INSTANCES_KEPT)) as _,
+        CHUNK,
+    );
+    Ok(purged + instances.execute(&mut *conn).await.map_err(committing)?.rows_affected())
+}
+
+/// Drops one partition of which next to nothing is left; the server's own vacuum does the rest.
+pub(crate) async fn give_back(store: &PostgresStore, keep: &Retention, now: Timestamp) -> Result<bool, StoreError> {
+    let mut conn = store.connection().await?;
+    let records = keep.youngest(Kept::Records, now);
+    for (parent, before) in [
+        ("contents", keep.youngest(Kept::Content, now)),
+        ("notifications", records),
+        ("attempts", records),
+        ("deliveries", records),
+        ("envelopes", now.minus(ENVELOPES_KEPT)),
+    ] {
+        let dropped = sqlx::query_scalar!(r#"SELECT drop_past($1, $2) AS "dropped!""#, parent, At(before) as _);
+        match dropped.fetch_one(&mut *conn).await.map_err(committing) {
+            Ok(true) => return Ok(true),
+            Ok(false) => {}
+            // Somebody works with the table for longer than others could wait behind us.
+            Err(error) if is_lock_timeout(&error) => {
+                tracing::debug!(table = parent, "an emptied partition could not be dropped; it is tried again");
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(false)
 }

@@ -42,14 +42,14 @@ use sqlx::{PgPool, Postgres};
 use tidings_core::acts::Act;
 use tidings_core::ids::{AccountId, DeliveryId, InstanceId, LaneId, NotificationId, TenantId};
 use tidings_core::policy::Rules;
-use tidings_core::retention::Retention;
+use tidings_core::retention::{Kept, Retention};
 use tidings_core::sandbox::SandboxMessage;
 use tidings_core::slices::{Ask, Slice};
 use tidings_core::store::{
-    Access, Acted, Acts, ApiKey, Asked, DeadLetter, DeadLetterFilter, Deed, Depth, Feed, FeedPage, FeedPosition, FeedQuery, Finding,
+    Access, Acted, Acts, ApiKey, Asked, DeadLetter, DeadLetterFilter, Deed, Depth, Due, DueNotification, Feed, FeedPage, FeedPosition, FeedQuery, Finding,
     Gauges, Keeping, KeyFilter, KeyHolder, Listing, Mailbox, NewSuppression, OpenCalls, Ordering, Outbox, Rates, Reading, Registry,
     SandboxFilter, Scan, Store, StoreError, StoredContent, StoredNotification, StoredOutgoing, StoredSuppression, Suppressed,
-    SuppressionFilter, Suppressions, Sweep, Swept, SwitchedBy, Switches, Tenant, Walked, Window, WriteBatch, WriteResults,
+    SuppressionFilter, Suppressions, Sweep, Swept, SwitchedBy, Switches, Tenant, Window, WriteBatch, WriteResults,
 };
 use tidings_core::suppression::Hit;
 use tidings_core::switches::{Scope, Switch};
@@ -492,17 +492,24 @@ impl Keeping for PostgresStore {
         limited_write(keeping::take_run(self, job, window, instance, now)).await
     }
 
-    async fn erase_content(&self, keep: &Retention, after: Option<NotificationId>, now: Timestamp) -> Result<Walked, StoreError> {
-        limited_write(keeping::erase_content(self, keep, after, now)).await
+    async fn due(&self, kept: Kept, keep: &Retention, after: Option<NotificationId>, now: Timestamp) -> Result<Due, StoreError> {
+        limited(keeping::due(self, kept, keep, after, now)).await
+    }
+
+    async fn erase(&self, kept: Kept, keep: &Retention, chunk: &[DueNotification], now: Timestamp) -> Result<u64, StoreError> {
+        limited_write(keeping::erase(self, kept, keep, chunk, now)).await
     }
 
     async fn purge_events(&self, before: Timestamp) -> Result<u64, StoreError> {
         limited_write(keeping::purge_events(self, before)).await
     }
 
-    async fn give_back(&self) -> Result<bool, StoreError> {
-        // The server's own vacuum does.
-        Ok(false)
+    async fn purge_rest(&self, keep: &Retention, now: Timestamp) -> Result<u64, StoreError> {
+        limited_write(keeping::purge_rest(self, keep, now)).await
+    }
+
+    async fn give_back(&self, keep: &Retention, now: Timestamp) -> Result<bool, StoreError> {
+        limited_write(keeping::give_back(self, keep, now)).await
     }
 }
 

@@ -1,30 +1,29 @@
 //! Deleting what has been kept for long enough, a hundred rows in a transaction: a larger one would hold up the live path.
+//! What is erased of a notification is decided in core, within the transaction that erases it.
 
-use std::collections::BTreeMap;
+use std::time::Duration;
 
-use sqlx::sqlite::SqlitePool;
-use sqlx::{query, query_scalar};
+use sqlx::sqlite::{SqliteConnection, SqlitePool};
+use sqlx::{query, query_as, query_scalar};
 use tidings_core::crash::fail_point;
-use tidings_core::ids::{DeliveryId, InstanceId, NotificationId};
-use tidings_core::retention::Retention;
-use tidings_core::state::State;
-use tidings_core::store::{StoreError, Walked};
+use tidings_core::ids::{DeliveryId, InstanceId, NotificationId, TenantId};
+use tidings_core::retention::{AUDIT_KEPT, IDLE_LINES_KEPT, INSTANCES_KEPT, Kept, Retention, Standing};
+use tidings_core::store::{Due, DueNotification, StoreError};
 use tidings_core::time::Timestamp;
 use uuid::Uuid;
 
-use crate::SqliteStore;
 use crate::error::{commit_error, store_error};
-use crate::rows::{Hex, json, word};
+use crate::rows::{Hex, ids_json, json};
 use crate::writer::Writer;
 
 /// Rows of one transaction.
-const CHUNK: usize = 100;
-/// Deliveries that one step of a walk reads; more than a notification can have.
+const CHUNK: i64 = 100;
+/// Rows that one step of a walk reads; more than a notification can have deliveries.
 const LOOKED_AT: i64 = 1_000;
 /// Pages given back at a time.
 const PAGES: &str = "PRAGMA incremental_vacuum(500)";
 /// How long the runs of jobs are remembered.
-const RUNS_KEPT: std::time::Duration = std::time::Duration::from_secs(7 * 86_400);
+const RUNS_KEPT: Duration = Duration::from_secs(7 * 86_400);
 
 pub(crate) async fn take_run(
     writer: &mut Writer,
@@ -48,47 +47,19 @@ pub(crate) async fn take_run(
     Ok(taken.execute(writer.connection()).await.map_err(commit_error)?.rows_affected() == 1)
 }
 
-/// A notification with its tenant, and how its deliveries stand.
-type Standing = BTreeMap<NotificationId, (i64, Vec<(Option<State>, Option<Timestamp>)>)>;
-
-pub(crate) async fn erase_content(
-    store: &SqliteStore,
-    keep: &Retention,
-    after: Option<NotificationId>,
-    now: Timestamp,
-) -> Result<Walked, StoreError> {
-    let (standing, next) = standing(&store.readers, keep, after, now).await?;
-    let due: Vec<_> = standing.iter().filter(|(_, (_, deliveries))| keep.content_is_due(deliveries, now)).collect();
-    let mut erased = 0;
-    for chunk in due.chunks(CHUNK) {
-        let rows: Vec<_> =
-            chunk.iter().map(|(id, (tenant, _))| (tenant, Hex::uuid(id.as_uuid()), Hex::uuid(id.last_delivery().as_uuid()))).collect();
-        let rows = json(&rows);
-        let mut writer = store.writer().await?;
-        // What somebody opened again since we looked keeps its content.
-        let done = query!(
-            "UPDATE notifications SET body = NULL FROM jsonb_each(?1) AS x
-             WHERE notifications.tenant_id = x.value->>0 AND notifications.id = unhex(x.value->>1) AND notifications.body IS NOT NULL
-                AND NOT EXISTS (SELECT 1 FROM queue q WHERE q.id > unhex(x.value->>1) AND q.id <= unhex(x.value->>2))",
-            rows
-        );
-        erased += done.execute(writer.connection()).await.map_err(commit_error)?.rows_affected();
-        fail_point("keeping.between_chunks");
-    }
-    Ok(Walked { next, erased })
-}
-
-/// The next whole notifications that may be due, and the last of them where there may be more.
-async fn standing(
+pub(crate) async fn due(
     readers: &SqlitePool,
+    kept: Kept,
     keep: &Retention,
     after: Option<NotificationId>,
     now: Timestamp,
-) -> Result<(Standing, Option<NotificationId>), StoreError> {
+) -> Result<Due, StoreError> {
     let after = after.map_or(Uuid::nil(), |id| id.last_delivery().as_uuid());
-    let until = NotificationId::first_at(keep.youngest_content(now));
-    let rows = query!(
-        r#"SELECT d.id AS "id!: Uuid", d.tenant_id AS "tenant_id!", d.state AS "state?: String", d.settled_at AS "settled_at?: i64"
+    let until = NotificationId::first_at(keep.youngest(kept, now));
+    let rows = query_as!(
+        StandingRow,
+        r#"SELECT d.id AS "id!: Uuid", d.tenant_id AS "tenant_id!: i32", d.state AS "state?: String", d.settled_at AS "settled_at?: i64",
+            d.attention AS "attention?: i64"
            FROM deliveries d WHERE d.id > ?1 AND d.id < ?2 ORDER BY d.id LIMIT ?3"#,
         after,
         until,
@@ -96,18 +67,140 @@ async fn standing(
     );
     let rows = rows.fetch_all(readers).await.map_err(store_error)?;
     let is_cut = i64::try_from(rows.len()).unwrap_or(i64::MAX) >= LOOKED_AT;
-    let mut standing = Standing::new();
-    for row in rows {
-        let state = row.state.as_deref().map(word).transpose()?;
-        let id = DeliveryId::from_uuid(row.id).notification();
-        standing.entry(id).or_insert((row.tenant_id, Vec::new())).1.push((state, row.settled_at.map(Timestamp::from_micros)));
+    Ok(Due::of(rows.into_iter().map(StandingRow::read), is_cut, |deliveries| keep.is_due(kept, deliveries, now)))
+}
+
+struct StandingRow {
+    id: Uuid,
+    tenant_id: i32,
+    state: Option<String>,
+    settled_at: Option<i64>,
+    attention: Option<i64>,
+}
+
+impl StandingRow {
+    fn read(self) -> (DeliveryId, TenantId, Standing) {
+        // A word of a newer binary is none of ours: what it says is left alone (S-231).
+        let state = self.state.and_then(|word| word.parse().ok());
+        let settled_at = self.settled_at.map(Timestamp::from_micros);
+        (DeliveryId::from_uuid(self.id), TenantId(self.tenant_id), Standing { state, settled_at, needs_attention: self.attention.is_some() })
     }
-    if is_cut {
-        // Of the last one there may be more deliveries.
-        standing.pop_last();
+}
+
+pub(crate) async fn erase(
+    writer: &mut Writer,
+    kept: Kept,
+    keep: &Retention,
+    chunk: &[DueNotification],
+    now: Timestamp,
+) -> Result<u64, StoreError> {
+    writer.begin().await?;
+    let erased = erase_in(writer.connection(), kept, keep, chunk, now).await;
+    fail_point("keeping.before_commit");
+    let erased = writer.end(erased).await?;
+    fail_point("keeping.between_chunks");
+    Ok(erased)
+}
+
+async fn erase_in(
+    connection: &mut SqliteConnection,
+    kept: Kept,
+    keep: &Retention,
+    chunk: &[DueNotification],
+    now: Timestamp,
+) -> Result<u64, StoreError> {
+    let due = still_due(connection, kept, keep, chunk, now).await?;
+    let rows: Vec<_> = due.iter().map(|found| (found.tenant.0, Hex::uuid(found.id.as_uuid()))).collect();
+    let (rows, ids) = (json(&rows), ids_json(due.iter().flat_map(DueNotification::delivery_ids)));
+    match kept {
+        Kept::Content => erase_contents(connection, &rows).await?,
+        Kept::Destinations => {
+            free_keys(connection, &rows, now).await?;
+            wipe(connection, &ids).await?;
+        }
+        Kept::Records => delete_records(connection, &rows, &ids).await?,
     }
-    let next = standing.last_key_value().map(|(id, _)| *id).filter(|_| is_cut);
-    Ok((standing, next))
+    Ok(due.len() as u64)
+}
+
+/// Those of a chunk that are due as they stand now: nobody else writes before we have.
+async fn still_due(
+    connection: &mut SqliteConnection,
+    kept: Kept,
+    keep: &Retention,
+    chunk: &[DueNotification],
+    now: Timestamp,
+) -> Result<Vec<DueNotification>, StoreError> {
+    let ids = ids_json(chunk.iter().flat_map(DueNotification::delivery_ids));
+    let rows = query_as!(
+        StandingRow,
+        r#"SELECT d.id AS "id!: Uuid", d.tenant_id AS "tenant_id!: i32", d.state AS "state?: String", d.settled_at AS "settled_at?: i64",
+            d.attention AS "attention?: i64"
+           FROM json_each(?1) x CROSS JOIN deliveries d ON d.id = unhex(x.value) ORDER BY d.id"#,
+        ids
+    );
+    let rows = rows.fetch_all(connection).await.map_err(store_error)?;
+    let now_due = Due::of(rows.into_iter().map(StandingRow::read), false, |deliveries| keep.is_due(kept, deliveries, now));
+    Ok(now_due.found.into_iter().filter(|found| chunk.contains(found)).collect())
+}
+
+async fn erase_contents(connection: &mut SqliteConnection, rows: &str) -> Result<(), StoreError> {
+    query!(
+        "UPDATE notifications SET body = NULL FROM json_each(?1) AS x
+         WHERE notifications.tenant_id = x.value->>0 AND notifications.id = unhex(x.value->>1) AND notifications.body IS NOT NULL",
+        rows
+    )
+    .execute(connection)
+    .await
+    .map(|_| ())
+    .map_err(store_error)
+}
+
+/// Their keys belong to nobody from now on, unless somebody has taken them over.
+async fn free_keys(connection: &mut SqliteConnection, rows: &str, now: Timestamp) -> Result<(), StoreError> {
+    let now = now.as_micros();
+    query!(
+        "UPDATE notifications SET key_freed = ?2 FROM json_each(?1) AS x
+         WHERE notifications.tenant_id = x.value->>0 AND notifications.id = unhex(x.value->>1) AND notifications.key_freed IS NULL",
+        rows,
+        now
+    )
+    .execute(connection)
+    .await
+    .map(|_| ())
+    .map_err(store_error)
+}
+
+/// The digest stays: what is suppressed, searched and matched by it outlives the address (S-156).
+async fn wipe(connection: &mut SqliteConnection, ids: &str) -> Result<(), StoreError> {
+    query!(
+        "UPDATE deliveries SET address = NULL, ref = NULL, copies = NULL FROM json_each(?1) AS x
+         WHERE deliveries.id = unhex(x.value) AND (address IS NOT NULL OR ref IS NOT NULL OR copies IS NOT NULL)",
+        ids
+    )
+    .execute(connection)
+    .await
+    .map(|_| ())
+    .map_err(store_error)
+}
+
+async fn delete_records(connection: &mut SqliteConnection, rows: &str, ids: &str) -> Result<(), StoreError> {
+    query!("DELETE FROM attempts WHERE delivery_id IN (SELECT unhex(value) FROM json_each(?1))", ids)
+        .execute(&mut *connection)
+        .await
+        .map_err(store_error)?;
+    query!("DELETE FROM deliveries WHERE id IN (SELECT unhex(value) FROM json_each(?1))", ids)
+        .execute(&mut *connection)
+        .await
+        .map_err(store_error)?;
+    query!(
+        "DELETE FROM notifications WHERE (tenant_id, id) IN (SELECT value->>0, unhex(value->>1) FROM json_each(?1))",
+        rows
+    )
+    .execute(connection)
+    .await
+    .map(|_| ())
+    .map_err(store_error)
 }
 
 pub(crate) async fn purge_events(writer: &mut Writer, before: Timestamp) -> Result<u64, StoreError> {
@@ -117,7 +210,7 @@ pub(crate) async fn purge_events(writer: &mut Writer, before: Timestamp) -> Resu
 }
 
 async fn purge_in(writer: &mut Writer, before: Timestamp) -> Result<u64, StoreError> {
-    let (before, chunk) = (before.as_micros(), CHUNK as i64);
+    let (before, chunk) = (before.as_micros(), CHUNK);
     // Positions are in the order of time: the oldest chunk up to the first that is kept.
     let last = query_scalar!(
         r#"SELECT max(pos) AS "pos?: i64" FROM (SELECT pos, at FROM events WHERE pos > 0 ORDER BY pos LIMIT ?2) WHERE at < ?1"#,
@@ -136,6 +229,47 @@ async fn purge_in(writer: &mut Writer, before: Timestamp) -> Result<u64, StoreEr
     .map_err(store_error)?;
     let done = query!("DELETE FROM events WHERE pos <= ?1", last).execute(writer.connection()).await.map_err(store_error)?;
     Ok(done.rows_affected())
+}
+
+pub(crate) async fn purge_rest(writer: &mut Writer, keep: &Retention, now: Timestamp) -> Result<u64, StoreError> {
+    writer.begin().await?;
+    let purged = purge_rest_in(writer.connection(), keep, now).await;
+    writer.end(purged).await
+}
+
+async fn purge_rest_in(connection: &mut SqliteConnection, keep: &Retention, now: Timestamp) -> Result<u64, StoreError> {
+    let mut purged = 0;
+    let before = NotificationId::first_at(now.minus(keep.content));
+    let messages = query!(
+        "DELETE FROM sandbox_messages WHERE id IN (SELECT id FROM sandbox_messages WHERE id < ?1 ORDER BY id LIMIT ?2)",
+        before,
+        CHUNK
+    );
+    purged += messages.execute(&mut *connection).await.map_err(store_error)?.rows_affected();
+    // In the order of time, as they were written.
+    let before = now.minus(AUDIT_KEPT).as_micros();
+    let entries =
+        query!("DELETE FROM audit_log WHERE id IN (SELECT id FROM audit_log WHERE id > 0 ORDER BY id LIMIT ?2) AND at < ?1", before, CHUNK);
+    purged += entries.execute(&mut *connection).await.map_err(store_error)?.rows_affected();
+    let before = now.minus(keep.metadata).as_micros();
+    let suppressions = query!(
+        "DELETE FROM suppressions WHERE id IN (SELECT id FROM suppressions WHERE expires_at < ?1 ORDER BY expires_at LIMIT ?2)",
+        before,
+        CHUNK
+    );
+    purged += suppressions.execute(&mut *connection).await.map_err(store_error)?.rows_affected();
+    let before = now.minus(IDLE_LINES_KEPT).as_micros();
+    let lines = query!(
+        "DELETE FROM ordering_lanes WHERE rowid IN
+            (SELECT rowid FROM ordering_lanes INDEXED BY ordering_ages WHERE head IS NULL AND head_since < ?1 LIMIT ?2)",
+        before,
+        CHUNK
+    );
+    purged += lines.execute(&mut *connection).await.map_err(store_error)?.rows_affected();
+    let before = now.minus(INSTANCES_KEPT).as_micros();
+    let instances =
+        query!("DELETE FROM instances WHERE id IN (SELECT id FROM instances WHERE seen_at < ?1 ORDER BY id LIMIT ?2)", before, CHUNK);
+    Ok(purged + instances.execute(connection).await.map_err(store_error)?.rows_affected())
 }
 
 /// Free pages beyond a tenth of the file go back, some at a time.

@@ -39,14 +39,14 @@ use sqlx::sqlite::SqlitePool;
 use tidings_core::acts::Act;
 use tidings_core::ids::{AccountId, DeliveryId, InstanceId, LaneId, NotificationId, TenantId};
 use tidings_core::policy::Rules;
-use tidings_core::retention::Retention;
+use tidings_core::retention::{Kept, Retention};
 use tidings_core::sandbox::SandboxMessage;
 use tidings_core::slices::{Ask, Slice};
 use tidings_core::store::{
-    Access, Acted, Acts, ApiKey, Asked, DeadLetter, DeadLetterFilter, Deed, Depth, Feed, FeedPage, FeedPosition, FeedQuery, Finding,
+    Access, Acted, Acts, ApiKey, Asked, DeadLetter, DeadLetterFilter, Deed, Depth, Due, DueNotification, Feed, FeedPage, FeedPosition, FeedQuery, Finding,
     Gauges, Keeping, KeyFilter, KeyHolder, Listing, Mailbox, NewSuppression, OpenCalls, Ordering, Outbox, Rates, Reading, Registry,
     SandboxFilter, Scan, Store, StoreError, StoredContent, StoredNotification, StoredOutgoing, StoredSuppression, Suppressed,
-    SuppressionFilter, Suppressions, Sweep, Swept, SwitchedBy, Switches, Tenant, Walked, Window, WriteBatch, WriteResults,
+    SuppressionFilter, Suppressions, Sweep, Swept, SwitchedBy, Switches, Tenant, Window, WriteBatch, WriteResults,
 };
 use tidings_core::suppression::Hit;
 use tidings_core::switches::{Scope, Switch};
@@ -438,15 +438,23 @@ impl Keeping for SqliteStore {
         keeping::take_run(&mut *self.writer().await?, job, window, instance, now).await
     }
 
-    async fn erase_content(&self, keep: &Retention, after: Option<NotificationId>, now: Timestamp) -> Result<Walked, StoreError> {
-        keeping::erase_content(self, keep, after, now).await
+    async fn due(&self, kept: Kept, keep: &Retention, after: Option<NotificationId>, now: Timestamp) -> Result<Due, StoreError> {
+        keeping::due(&self.readers, kept, keep, after, now).await
+    }
+
+    async fn erase(&self, kept: Kept, keep: &Retention, chunk: &[DueNotification], now: Timestamp) -> Result<u64, StoreError> {
+        keeping::erase(&mut *self.writer().await?, kept, keep, chunk, now).await
     }
 
     async fn purge_events(&self, before: Timestamp) -> Result<u64, StoreError> {
         keeping::purge_events(&mut *self.writer().await?, before).await
     }
 
-    async fn give_back(&self) -> Result<bool, StoreError> {
+    async fn purge_rest(&self, keep: &Retention, now: Timestamp) -> Result<u64, StoreError> {
+        keeping::purge_rest(&mut *self.writer().await?, keep, now).await
+    }
+
+    async fn give_back(&self, _keep: &Retention, _now: Timestamp) -> Result<bool, StoreError> {
         keeping::give_back(&mut *self.writer().await?).await
     }
 }

@@ -17,9 +17,9 @@ use tokio::sync::Barrier;
 use super::World;
 use super::world::{accepted, answered, at, destination};
 
-const CANCEL: Verb = Verb::Cancel(Reason::CancelledByRequest);
+pub(super) const CANCEL: Verb = Verb::Cancel(Reason::CancelledByRequest);
 
-const fn again(generation: Option<u16>) -> Verb {
+pub(super) const fn again(generation: Option<u16>) -> Verb {
     Verb::Resend(Resend { generation, expires_in: None, replay: None })
 }
 
@@ -33,19 +33,19 @@ async fn act(world: &World, act: Act, now: Timestamp) -> Acted {
     world.store.acts().act(&world.rules, &[act], now).await.remove(0).expect("an act is carried out")
 }
 
-async fn ask(world: &World, id: DeliveryId, verb: Verb, now: Timestamp) -> Acted {
+pub(super) async fn ask(world: &World, id: DeliveryId, verb: Verb, now: Timestamp) -> Acted {
     act(world, on(world.tenant, id, verb), now).await
 }
 
 /// Asks for what must be done to one delivery; returns it as it is then.
-async fn done(world: &World, id: DeliveryId, verb: Verb, now: Timestamp) -> Delivery {
+pub(super) async fn done(world: &World, id: DeliveryId, verb: Verb, now: Timestamp) -> Delivery {
     let mut acted = ask(world, id, verb, now).await;
     assert_eq!((acted.answer, acted.changed.len()), (Ok(()), 1));
     acted.changed.remove(0)
 }
 
 /// One delivery whose tries are used up.
-async fn dead(world: &World, key: &str) -> DeliveryId {
+pub(super) async fn dead(world: &World, key: &str) -> DeliveryId {
     let mut item = world.email(key);
     item.deliveries[0].attempt_limit = 1;
     let id = world.taken(item).await;
@@ -55,7 +55,7 @@ async fn dead(world: &World, key: &str) -> DeliveryId {
 }
 
 /// One delivery of which nobody knows, after both generations that policy allows.
-async fn unknown(world: &World, key: &str) -> DeliveryId {
+pub(super) async fn unknown(world: &World, key: &str) -> DeliveryId {
     let first = world.dispatched(key, at(1)).await;
     world.moved(&first, Outcome::Ambiguous, at(2)).await;
     world.store.sweep(&world.rules, Sweep::ChecksDue, 100, at(4_000)).await.unwrap();

@@ -18,6 +18,7 @@ pub mod finishing;
 pub mod keeping;
 pub mod listing;
 pub mod ordering;
+pub mod purging;
 pub mod random;
 pub mod rating;
 pub mod reading;
@@ -215,9 +216,15 @@ macro_rules! store_suite {
             ordering::a_newer_code_stops_the_resend_of_a_running_one,
             ordering::a_claim_looks_once_more_for_a_newer_one,
             keeping::content_goes_when_its_time_is_over,
-            keeping::content_is_erased_chunk_by_chunk,
+            keeping::everything_is_reached_chunk_by_chunk,
+            keeping::addresses_go_when_the_key_is_free,
+            keeping::records_go_when_nothing_is_expected_of_them,
             keeping::purged_events_are_never_stepped_over_silently,
             keeping::a_window_has_one_run,
+            purging::nothing_that_is_needed_goes_however_often_it_is_purged,
+            purging::what_is_opened_again_before_it_is_erased_keeps_its_content,
+            purging::a_resend_and_the_wipe_at_once_have_one_winner,
+            purging::everything_else_that_grows_has_a_bound,
             rating::callers_at_once_are_given_burst_and_rate,
             rating::slices_add_up_to_the_rate_whoever_dies_with_them,
             rating::buckets_are_drawn_from_apart_and_all_or_nothing,

@@ -132,7 +132,7 @@ pub async fn a_removal_takes_one_reason_and_is_written_down(world: &World) {
     assert_eq!(ids(world, Mode::Live, any()).await, [items[1].id]);
 }
 
-fn refused(hard: bool, listed: bool) -> Outcome {
+pub(super) fn refused(hard: bool, listed: bool) -> Outcome {
     Outcome::Refused { by: Refusal::Recipient { listed, hard }, reason: Reason::RecipientRefused }
 }
 

@@ -34,7 +34,7 @@ async fn caught_up(world: &World) -> i64 {
 }
 
 /// Everything that was told, in order.
-async fn told(world: &World) -> Vec<StoredEvent> {
+pub(super) async fn told(world: &World) -> Vec<StoredEvent> {
     caught_up(world).await;
     let mut events = Vec::new();
     let mut asked = query(world, None, 200);

@@ -28,7 +28,7 @@ pub use access::{Access, KeyFilter};
 pub use acts::{Acted, Acts, DeadLetter, DeadLetterFilter, MOST_ACTS};
 pub use feed::{EventSubject, Feed, FeedPage, FeedPosition, FeedQuery, StoredEvent};
 pub use gauges::{Depth, Gauges};
-pub use keeping::{Keeping, Walked};
+pub use keeping::{Due, DueNotification, Keeping};
 pub use listing::{Listing, MOST_DELIVERIES, Scan, StoredContent, Window};
 pub use mailbox::{Mailbox, SandboxFilter};
 pub use ordering::Ordering;

@@ -32,6 +32,8 @@ static TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 const LONGEST_KEY: usize = 255;
 /// When the outcome of a commit is not known, the key is looked up after each of these (S-012).
 const LOOK_UPS: [Duration; 3] = [Duration::ZERO, Duration::from_millis(300), Duration::from_millis(600)];
+/// How far the clocks of processes may be apart, with room to spare.
+const CLOCKS_DIFFER: Duration = Duration::from_secs(60);
 
 /// `POST /v1/notifications`
 pub(super) async fn accept(http: HttpRequest, payload: web::Payload, api: web::Data<Api>) -> Result<HttpResponse, Problem> {
@@ -226,15 +228,17 @@ pub(super) async fn answered(
     match accepted {
         Ok(Accepted::Taken) => Ok(taken(intake, request_id)),
         Ok(Accepted::KeyHeld(holder)) => Box::pin(held(api, caller, &intake, &holder)).await,
-        Ok(Accepted::InProgress) => {
-            Err(Problem::new(Code::IdempotencyInProgress, "an earlier request under this Idempotency-Key is not decided yet"))
-        }
+        Ok(Accepted::InProgress) => Err(undecided()),
         Err(WriteError::Overloaded) => Err(overloaded()),
         Err(WriteError::Stopped | WriteError::Store(StoreError::CommitUnknown(_))) => {
             Box::pin(find_out(api, caller, intake, request_id)).await
         }
         Err(WriteError::Store(error)) => Err(Problem::store(&error)),
     }
+}
+
+fn undecided() -> Problem {
+    Problem::new(Code::IdempotencyInProgress, "an earlier request under this Idempotency-Key is not decided yet")
 }
 
 pub(super) fn overloaded() -> Problem {
@@ -271,7 +275,8 @@ async fn find_out(api: &Api, caller: &Caller, intake: Intake, request_id: Option
 /// gets it too where its category says so.
 async fn held(api: &Api, caller: &Caller, intake: &Intake, holder: &KeyHolder) -> Result<Answer, Problem> {
     let stored = stored(api, caller, holder.id).await?;
-    let stored = stored.ok_or_else(|| Problem::internal(&StoreError::Unreadable("a key whose notification is gone".to_owned())))?;
+    // It was purged since: the key is nobody's by now.
+    let stored = stored.ok_or_else(undecided)?;
     let new = &intake.notification;
     if is_same(holder, &new.fingerprint) {
         return replay(api, &stored, Replay::Same);
@@ -304,6 +309,12 @@ fn is_same(holder: &KeyHolder, fingerprint: &[u8]) -> bool {
 }
 
 fn replay(api: &Api, stored: &StoredNotification, replay: Replay) -> Result<Answer, Problem> {
+    // The first answer repeats the address, which is erased when the key is free: that was a moment ago, or is so by the
+    // clock of another process. Who asks again has the key.
+    let settled = stored.deliveries.iter().map(|stored| stored.delivery.settled_at);
+    if stored.deliveries.iter().any(|stored| stored.address.is_none()) && key_is_free(settled, api.app.now().plus(CLOCKS_DIFFER)) {
+        return Err(undecided());
+    }
     let body = view::first_again(&api.app.keyring, stored).map_err(|err| Problem::internal(&err))?;
     match replay {
         Replay::Mismatch => api.app.metrics.idem_mismatch.inc(),
