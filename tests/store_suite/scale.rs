@@ -1,10 +1,17 @@
-//! What a claim costs while a million rows wait (S-029): as much as with ten thousand. Filled past the port, in minutes; run
-//! by hand, as the times mean something on a quiet machine alone.
+//! What a claim costs while a million rows wait (S-029): as much as with ten thousand; and how fast what has had its time is
+//! erased beside intake (S-200). Filled in minutes; run by hand, as the times mean something on a quiet machine alone.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use tidings_core::retention::{Kept, Retention};
+use tidings_core::store::{Accepted, StoreError};
+use tidings_core::time::Timestamp;
 use tidings_core::words::Class;
+use tokio::task::JoinHandle;
 
+use super::world::{accept_on, accepted, email};
 use super::{World, at};
 
 /// Rows that wait, before and after.
@@ -104,4 +111,103 @@ async fn median(world: &World) -> Duration {
     }
     times.sort();
     times[times.len() / 2]
+}
+
+/// What is accepted in one request beside a purge.
+const INTAKE: usize = 16;
+
+/// Erases `rows` notifications in all three steps and gives the space back, at the gateway's pace, while others are accepted;
+/// prints how fast it goes and what intake feels of it. Returns how many a second are erased for good, all steps together,
+/// and the longest that an intake took while partitions were dropped.
+pub async fn purging_at_scale(world: &World, rows: usize) -> (f64, Duration) {
+    for batch in 0..rows.div_ceil(100) {
+        let items = (0..100).map(|n| sized(world, &format!("old-{batch}-{n}"))).collect();
+        assert!(world.accept(items).await.iter().all(Result::is_ok));
+        for _ in 0..2 {
+            let claimed = world.claim(50, at(1)).await;
+            let reports = claimed.iter().map(|delivery| world.report(delivery, accepted(), at(2))).collect();
+            world.finish_all(reports, at(2)).await;
+        }
+    }
+    intake(world).stop("without a purge").await;
+    let (now, mut spent) = (at(200 * 86_400), Duration::ZERO);
+    for kept in [Kept::Content, Kept::Destinations, Kept::Records] {
+        let beside = intake(world);
+        let began = Instant::now();
+        let erased = purge(world, kept, now).await;
+        let took = began.elapsed();
+        spent += took;
+        println!("{kept:?}: {erased} in {took:?}, {:.0} a second", erased as f64 / took.as_secs_f64());
+        beside.stop(&format!("beside {kept:?}")).await;
+    }
+    let beside = intake(world);
+    let (began, mut given) = (Instant::now(), 0);
+    while world.store.keeping().give_back(&Retention::default(), now).await.expect("space is given back") {
+        given += 1;
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    println!("gave back {given} times in {:?}", began.elapsed());
+    let longest = beside.stop("beside giving back").await;
+    (rows as f64 / spent.as_secs_f64(), longest)
+}
+
+fn sized(world: &World, key: &str) -> tidings_core::store::NewNotification {
+    let mut item = world.email(key);
+    item.body = vec![b'x'; 1_200];
+    item
+}
+
+async fn purge(world: &World, kept: Kept, now: Timestamp) -> u64 {
+    let (keep, keeping) = (Retention::default(), world.store.keeping());
+    let (mut after, mut erased) = (None, 0);
+    loop {
+        let due = keeping.due(kept, &keep, after, now).await.expect("a step");
+        for chunk in due.chunks() {
+            let began = Instant::now();
+            erased += keeping.erase(kept, &keep, chunk, now).await.expect("a chunk");
+            tokio::time::sleep(began.elapsed().max(Duration::from_millis(5))).await;
+        }
+        after = due.next;
+        if after.is_none() {
+            return erased;
+        }
+    }
+}
+
+/// Requests that are accepted one after the other until it is stopped.
+struct Intake {
+    stop: Arc<AtomicBool>,
+    times: JoinHandle<Vec<Duration>>,
+}
+
+fn intake(world: &World) -> Intake {
+    let (store, rules, tenant, lane) = (world.store.clone(), world.rules.clone(), world.tenant, world.lane(Class::Transactional));
+    let stop = Arc::new(AtomicBool::new(false));
+    let stopped = stop.clone();
+    let times = tokio::spawn(async move {
+        let mut times = Vec::new();
+        while !stopped.load(Ordering::Relaxed) || times.len() < 200 {
+            let items = (0..INTAKE).map(|_| email(tenant, lane, Class::Transactional, &super::unique_id(at(0)).to_string())).collect();
+            let began = Instant::now();
+            let results: Vec<Result<Accepted, StoreError>> = accept_on(&store, &rules, items).await;
+            times.push(began.elapsed());
+            assert!(results.iter().all(|result| matches!(result, Ok(Accepted::Taken))), "{results:?}");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        times
+    });
+    Intake { stop, times }
+}
+
+impl Intake {
+    /// Prints what intake took; returns the longest.
+    async fn stop(self, when: &str) -> Duration {
+        self.stop.store(true, Ordering::Relaxed);
+        let mut times = self.times.await.expect("intake goes on");
+        times.sort();
+        let at = |share: usize| times[times.len() * share / 100];
+        let longest = times[times.len() - 1];
+        println!("  {} intakes of {INTAKE} {when}: p50 {:?}, p99 {:?}, longest {longest:?}", times.len(), at(50), at(99));
+        longest
+    }
 }

@@ -10,7 +10,7 @@ use tidings_core::transition::Landed;
 use tidings_core::words::Mode;
 
 use super::{accept_on, world};
-use crate::store_suite::{World, accepted, at};
+use crate::store_suite::{Database as _, World, accepted, at};
 
 async fn run(session: &mut PgConnection, sql: &str) {
     sqlx::query(AssertSqlSafe(sql.to_owned())).execute(session).await.unwrap();
@@ -245,4 +245,45 @@ async fn an_event_that_commits_late_is_not_stepped_over() {
     assert_eq!(seen[0].1, late);
     assert_eq!(seen[1..].iter().map(|(_, id)| *id).collect::<HashSet<_>>(), written.into_iter().collect());
     assert!(feed.events(&asked(after)).await.unwrap().unwrap().events.is_empty());
+}
+
+/// S-025: a resend that has seen the content and is about to commit is not robbed of it. Its last write waits for us, so that
+/// the wipe falls between its look and its commit.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_wipe_beside_a_resend_that_is_about_to_commit_takes_nothing() {
+    use tidings_core::acts::{Act, Resend, Target, Verb};
+    use tidings_core::policy::REPLAY_WINDOW;
+    use tidings_core::retention::{Kept, Retention};
+
+    let Some((world, database)) = world(2).await else { return };
+    let mut item = world.email("order-1");
+    item.deliveries[0].attempt_limit = 1;
+    let id = world.taken(item).await;
+    let claimed = world.claim(1, at(1)).await.remove(0);
+    world.moved(&claimed, crate::store_suite::answered(None), at(2)).await;
+    let (last, keep) = (at(2).plus(REPLAY_WINDOW), Retention::default());
+
+    let mut other = database.session().await;
+    let mut open = other.begin().await.unwrap();
+    run(&mut open, "LOCK TABLE audit_log IN EXCLUSIVE MODE").await;
+    let resend = tokio::spawn({
+        let (store, rules, tenant) = (world.store.clone(), world.rules.clone(), world.tenant);
+        let verb = Verb::Resend(Resend::default());
+        let act = Act { tenant, mode: Mode::Live, target: Target::Delivery(id), verb, if_version: None, actor: "a".to_owned(), note: None };
+        async move { store.acts().act(&rules, &[act], last).await.remove(0).unwrap().answer }
+    });
+    let waiting = "SELECT count(*) FROM pg_locks WHERE relation = 'audit_log'::regclass AND NOT granted \
+        AND database = (SELECT oid FROM pg_database WHERE datname = current_database())";
+    while database.number(waiting).await == 0 {
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    let wiper = &world.stores()[1];
+    let due = wiper.keeping().due(Kept::Content, &keep, None, last).await.unwrap();
+    assert_eq!(due.found.len(), 1, "what is not committed is not seen");
+    assert_eq!(wiper.keeping().erase(Kept::Content, &keep, &due.found, last).await.unwrap(), 0);
+    open.rollback().await.unwrap();
+
+    assert_eq!(resend.await.unwrap(), Ok(()));
+    assert_eq!(world.state(id).await, State::Queued);
+    assert!(world.store.outgoing(&[id]).await.unwrap()[0].body.is_some());
 }
