@@ -94,7 +94,7 @@ async fn erase(app: &App, keep: &Retention, kept: Kept, from: Option<Notificatio
         let began = Instant::now();
         let due = keeping.due(kept, keep, after, app.now()).await?;
         pause(app, began).await;
-        for chunk in due.chunks() {
+        for chunk in due.chunks(keeping.rows_at_once()) {
             let began = Instant::now();
             erased += keeping.erase(kept, keep, chunk, app.now()).await?;
             pause(app, began).await;

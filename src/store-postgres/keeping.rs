@@ -1,8 +1,8 @@
-//! Deleting what has been kept for long enough, a hundred rows in a transaction. What is erased of a notification is decided
-//! in core, under the locks of its deliveries; a row that somebody else has locked is never waited for. How emptied
+//! Deleting what has been kept for long enough, some hundred rows in a transaction. What is erased of a notification is
+//! decided in core, under the locks of its deliveries; a row that somebody else has locked is never waited for. How emptied
 //! partitions go is `drop_past`, in the schema.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use sqlx::{Connection, PgConnection};
@@ -17,7 +17,9 @@ use crate::PostgresStore;
 use crate::error::{before, committing, is_lock_timeout};
 use crate::instant::At;
 
-/// Rows of one transaction.
+/// Deliveries of one transaction: nobody waits for rows that have had their time, and each commit costs the same.
+pub(crate) const ROWS_AT_ONCE: usize = 500;
+/// Rows of anything else that one statement deletes.
 const CHUNK: i64 = 100;
 /// Rows that one step of a walk reads; more than a notification can have deliveries.
 const LOOKED_AT: i64 = 1_000;
@@ -51,7 +53,8 @@ pub(crate) async fn due(
     after: Option<NotificationId>,
     now: Timestamp,
 ) -> Result<Due, StoreError> {
-    let mut conn = store.connection().await?;
+    // A walk enters by the key, whatever the statistics say of a table that is filled at one end and emptied at the other.
+    let mut conn = store.mover().await?;
     let until = NotificationId::first_at(keep.youngest(kept, now));
     let is_due = |deliveries: &[Standing]| keep.is_due(kept, deliveries, now);
     if kept == Kept::Content {
@@ -89,17 +92,17 @@ async fn due_contents(
     );
     let ids = ids.fetch_all(&mut *conn).await.map_err(before)?;
     let first: Vec<NotificationId> = ids.iter().map(|id| NotificationId::from_uuid(*id)).collect();
-    let (Some(lowest), Some(highest)) = (first.first(), first.last()) else { return Ok(Due::default()) };
+    let Some(highest) = first.last() else { return Ok(Due::default()) };
     let last: Vec<Uuid> = first.iter().map(|id| id.last_delivery().as_uuid()).collect();
     let rows = sqlx::query_as!(
         StandingRow,
         r#"SELECT d.id, d.tenant_id, d.state, d.settled_at AS "settled_at: At", d.attention
-         FROM unnest($1::uuid[], $2::uuid[]) AS x (first, last) JOIN deliveries d ON d.id > x.first AND d.id <= x.last
-         WHERE d.id > $3 AND d.id <= $4 ORDER BY d.id"#,
+         FROM unnest($1::uuid[], $2::uuid[]) AS x (first, last) CROSS JOIN LATERAL (
+            SELECT d.id, d.tenant_id, d.state, d.settled_at, d.attention FROM deliveries d
+            WHERE d.id > x.first AND d.id <= x.last OFFSET 0) d
+         ORDER BY d.id"#,
         &ids[..],
         &last[..],
-        lowest.as_uuid(),
-        highest.last_delivery().as_uuid(),
     );
     let rows = rows.fetch_all(conn).await.map_err(before)?;
     let due = Due::of(rows.into_iter().map(StandingRow::read), false, is_due);
@@ -132,10 +135,9 @@ pub(crate) async fn erase(
 ) -> Result<u64, StoreError> {
     let mut conn = store.connection().await?;
     let mut tx = conn.begin().await.map_err(before)?;
-    if kept != Kept::Content {
-        // Before the deliveries, as whoever takes a key over does.
-        lock_keys(&mut tx, chunk).await?;
-    }
+    by_key_only(&mut tx).await?;
+    // Keys before deliveries, as whoever takes one over does.
+    let held = if kept == Kept::Content { Vec::new() } else { lock_keys(&mut tx, chunk).await? };
     let due = still_due(&mut tx, kept, keep, chunk, now).await?;
     if due.is_empty() {
         return Ok(0);
@@ -143,11 +145,11 @@ pub(crate) async fn erase(
     match kept {
         Kept::Content => erase_contents(&mut tx, &due).await?,
         Kept::Destinations => {
-            free_keys(&mut tx, &due).await?;
+            free_keys(&mut tx, &held, &due).await?;
             wipe(&mut tx, &due).await?;
         }
         Kept::Records => {
-            free_keys(&mut tx, &due).await?;
+            free_keys(&mut tx, &held, &due).await?;
             delete_records(&mut tx, &due).await?;
         }
     }
@@ -155,6 +157,14 @@ pub(crate) async fn erase(
     tx.commit().await.map_err(committing)?;
     fail_point("keeping.between_chunks");
     Ok(due.len() as u64)
+}
+
+/// Rows are few and known by their keys, whatever statistics say of tables that are filled at one end and emptied at the other.
+async fn by_key_only(conn: &mut PgConnection) -> Result<(), StoreError> {
+    let set = sqlx::query_scalar!(
+        "SELECT count(set_config(name, 'off', true)) FROM unnest(ARRAY['enable_seqscan', 'enable_hashjoin', 'enable_mergejoin']) AS x (name)"
+    );
+    set.fetch_one(conn).await.map(|_| ()).map_err(before)
 }
 
 fn tenants(chunk: &[DueNotification]) -> Vec<i32> {
@@ -189,9 +199,19 @@ async fn still_due(
     Ok(due.found.into_iter().filter(|locked| asked.get(&locked.id) == Some(&locked)).collect())
 }
 
-async fn lock_keys(conn: &mut PgConnection, chunk: &[DueNotification]) -> Result<(), StoreError> {
-    let locked = sqlx::query_scalar!(
-        "SELECT i.notification_id FROM unnest($1::int[], $2::uuid[]) AS x (tenant_id, id)
+/// A key that is still that of a notification.
+struct HeldKey {
+    tenant_id: i32,
+    mode: i16,
+    idempotency_key: String,
+    notification_id: Uuid,
+}
+
+async fn lock_keys(conn: &mut PgConnection, chunk: &[DueNotification]) -> Result<Vec<HeldKey>, StoreError> {
+    let locked = sqlx::query_as!(
+        HeldKey,
+        "SELECT i.tenant_id, i.mode, i.idempotency_key, i.notification_id
+         FROM unnest($1::int[], $2::uuid[]) AS x (tenant_id, id)
          JOIN notifications n ON n.tenant_id = x.tenant_id AND n.id = x.id AND n.id = ANY($2)
          JOIN idempotency i ON i.tenant_id = n.tenant_id AND i.mode = n.mode AND i.idempotency_key = n.idempotency_key
             AND i.notification_id = n.id
@@ -199,17 +219,22 @@ async fn lock_keys(conn: &mut PgConnection, chunk: &[DueNotification]) -> Result
         &tenants(chunk)[..],
         &ids(chunk)[..],
     );
-    locked.fetch_all(conn).await.map(|_| ()).map_err(before)
+    locked.fetch_all(conn).await.map_err(before)
 }
 
-/// Their keys belong to nobody from now on, unless somebody has taken them over.
-async fn free_keys(conn: &mut PgConnection, due: &[DueNotification]) -> Result<(), StoreError> {
+/// These belong to nobody from now on.
+async fn free_keys(conn: &mut PgConnection, held: &[HeldKey], due: &[DueNotification]) -> Result<(), StoreError> {
+    let due: HashSet<Uuid> = ids(due).into_iter().collect();
+    let held: Vec<&HeldKey> = held.iter().filter(|key| due.contains(&key.notification_id)).collect();
+    if held.is_empty() {
+        return Ok(());
+    }
     sqlx::query!(
-        "DELETE FROM idempotency i USING unnest($1::int[], $2::uuid[]) AS x (tenant_id, id)
-         JOIN notifications n ON n.tenant_id = x.tenant_id AND n.id = x.id AND n.id = ANY($2)
-         WHERE i.tenant_id = n.tenant_id AND i.mode = n.mode AND i.idempotency_key = n.idempotency_key AND i.notification_id = n.id",
-        &tenants(due)[..],
-        &ids(due)[..],
+        "DELETE FROM idempotency i USING unnest($1::int[], $2::smallint[], $3::text[]) AS x (tenant_id, mode, idempotency_key)
+         WHERE i.tenant_id = x.tenant_id AND i.mode = x.mode AND i.idempotency_key = x.idempotency_key",
+        &held.iter().map(|key| key.tenant_id).collect::<Vec<_>>()[..],
+        &held.iter().map(|key| key.mode).collect::<Vec<_>>()[..],
+        held.iter().map(|key| key.idempotency_key.as_str()).collect::<Vec<_>>() as _,
     )
     .execute(conn)
     .await

@@ -496,6 +496,10 @@ impl Keeping for PostgresStore {
         limited(keeping::due(self, kept, keep, after, now)).await
     }
 
+    fn rows_at_once(&self) -> usize {
+        keeping::ROWS_AT_ONCE
+    }
+
     async fn erase(&self, kept: Kept, keep: &Retention, chunk: &[DueNotification], now: Timestamp) -> Result<u64, StoreError> {
         limited_write(keeping::erase(self, kept, keep, chunk, now)).await
     }

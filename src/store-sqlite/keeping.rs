@@ -17,7 +17,7 @@ use crate::rows::{Hex, ids_json, json};
 use crate::writer::Writer;
 
 /// Rows of one transaction.
-const CHUNK: i64 = 100;
+pub(crate) const CHUNK: usize = 100;
 /// Rows that one step of a walk reads; more than a notification can have deliveries.
 const LOOKED_AT: i64 = 1_000;
 /// Pages given back at a time.
@@ -210,7 +210,7 @@ pub(crate) async fn purge_events(writer: &mut Writer, before: Timestamp) -> Resu
 }
 
 async fn purge_in(writer: &mut Writer, before: Timestamp) -> Result<u64, StoreError> {
-    let (before, chunk) = (before.as_micros(), CHUNK);
+    let (before, chunk) = (before.as_micros(), CHUNK as i64);
     // Positions are in the order of time: the oldest chunk up to the first that is kept.
     let last = query_scalar!(
         r#"SELECT max(pos) AS "pos?: i64" FROM (SELECT pos, at FROM events WHERE pos > 0 ORDER BY pos LIMIT ?2) WHERE at < ?1"#,
@@ -238,24 +238,24 @@ pub(crate) async fn purge_rest(writer: &mut Writer, keep: &Retention, now: Times
 }
 
 async fn purge_rest_in(connection: &mut SqliteConnection, keep: &Retention, now: Timestamp) -> Result<u64, StoreError> {
-    let mut purged = 0;
+    let (mut purged, chunk) = (0, CHUNK as i64);
     let before = NotificationId::first_at(now.minus(keep.content));
     let messages = query!(
         "DELETE FROM sandbox_messages WHERE id IN (SELECT id FROM sandbox_messages WHERE id < ?1 ORDER BY id LIMIT ?2)",
         before,
-        CHUNK
+        chunk
     );
     purged += messages.execute(&mut *connection).await.map_err(store_error)?.rows_affected();
     // In the order of time, as they were written.
     let before = now.minus(AUDIT_KEPT).as_micros();
     let entries =
-        query!("DELETE FROM audit_log WHERE id IN (SELECT id FROM audit_log WHERE id > 0 ORDER BY id LIMIT ?2) AND at < ?1", before, CHUNK);
+        query!("DELETE FROM audit_log WHERE id IN (SELECT id FROM audit_log WHERE id > 0 ORDER BY id LIMIT ?2) AND at < ?1", before, chunk);
     purged += entries.execute(&mut *connection).await.map_err(store_error)?.rows_affected();
     let before = now.minus(keep.metadata).as_micros();
     let suppressions = query!(
         "DELETE FROM suppressions WHERE id IN (SELECT id FROM suppressions WHERE expires_at < ?1 ORDER BY expires_at LIMIT ?2)",
         before,
-        CHUNK
+        chunk
     );
     purged += suppressions.execute(&mut *connection).await.map_err(store_error)?.rows_affected();
     let before = now.minus(IDLE_LINES_KEPT).as_micros();
@@ -263,12 +263,12 @@ async fn purge_rest_in(connection: &mut SqliteConnection, keep: &Retention, now:
         "DELETE FROM ordering_lanes WHERE rowid IN
             (SELECT rowid FROM ordering_lanes INDEXED BY ordering_ages WHERE head IS NULL AND head_since < ?1 LIMIT ?2)",
         before,
-        CHUNK
+        chunk
     );
     purged += lines.execute(&mut *connection).await.map_err(store_error)?.rows_affected();
     let before = now.minus(INSTANCES_KEPT).as_micros();
     let instances =
-        query!("DELETE FROM instances WHERE id IN (SELECT id FROM instances WHERE seen_at < ?1 ORDER BY id LIMIT ?2)", before, CHUNK);
+        query!("DELETE FROM instances WHERE id IN (SELECT id FROM instances WHERE seen_at < ?1 ORDER BY id LIMIT ?2)", before, chunk);
     Ok(purged + instances.execute(connection).await.map_err(store_error)?.rows_affected())
 }
 

@@ -442,6 +442,10 @@ impl Keeping for SqliteStore {
         keeping::due(&self.readers, kept, keep, after, now).await
     }
 
+    fn rows_at_once(&self) -> usize {
+        keeping::CHUNK
+    }
+
     async fn erase(&self, kept: Kept, keep: &Retention, chunk: &[DueNotification], now: Timestamp) -> Result<u64, StoreError> {
         keeping::erase(&mut *self.writer().await?, kept, keep, chunk, now).await
     }

@@ -25,7 +25,7 @@ pub(super) async fn erase(world: &World, kept: Kept, now: i64) -> u64 {
     let (mut after, mut erased) = (None, 0);
     loop {
         let due = keeping.due(kept, &keep, after, at(now)).await.expect("a step");
-        for chunk in due.chunks() {
+        for chunk in due.chunks(keeping.rows_at_once()) {
             erased += keeping.erase(kept, &keep, chunk, at(now)).await.expect("a chunk");
         }
         after = due.next;

@@ -30,7 +30,7 @@ async fn walk(store: &Arc<dyn Store>, kept: Kept, now: Timestamp) {
     let mut after = None;
     loop {
         let due = store.keeping().due(kept, &keep, after, now).await.expect("a step");
-        for chunk in due.chunks() {
+        for chunk in due.chunks(store.keeping().rows_at_once()) {
             store.keeping().erase(kept, &keep, chunk, now).await.expect("a chunk");
         }
         after = due.next;
@@ -131,7 +131,7 @@ pub async fn what_is_opened_again_before_it_is_erased_keeps_its_content(world: &
     let claimed = world.claim(2, last).await;
     let ends = claimed.iter().find(|delivery| delivery.id == ended).expect("it is due");
     world.moved(ends, accepted(), last).await;
-    for chunk in due.chunks() {
+    for chunk in due.chunks(keeping.rows_at_once()) {
         assert_eq!(keeping.erase(Kept::Content, &keep, chunk, last).await.unwrap(), 0);
     }
 
@@ -157,7 +157,7 @@ pub async fn a_resend_and_the_wipe_at_once_have_one_winner(world: &World) {
         let wipe = tokio::spawn(async move {
             let due = store.keeping().due(Kept::Content, &Retention::default(), None, last).await.expect("a step");
             barrier.wait().await;
-            for chunk in due.chunks() {
+            for chunk in due.chunks(store.keeping().rows_at_once()) {
                 store.keeping().erase(Kept::Content, &Retention::default(), chunk, last).await.expect("a chunk");
             }
         });

@@ -129,6 +129,7 @@ pub async fn purging_at_scale(world: &World, rows: usize) -> (f64, Duration) {
             world.finish_all(reports, at(2)).await;
         }
     }
+    world.sql("ANALYZE").await;
     intake(world).stop("without a purge").await;
     let (now, mut spent) = (at(200 * 86_400), Duration::ZERO);
     for kept in [Kept::Content, Kept::Destinations, Kept::Records] {
@@ -159,16 +160,20 @@ fn sized(world: &World, key: &str) -> tidings_core::store::NewNotification {
 
 async fn purge(world: &World, kept: Kept, now: Timestamp) -> u64 {
     let (keep, keeping) = (Retention::default(), world.store.keeping());
-    let (mut after, mut erased) = (None, 0);
+    let (mut after, mut erased, mut looking, mut erasing) = (None, 0, Duration::ZERO, Duration::ZERO);
     loop {
+        let began = Instant::now();
         let due = keeping.due(kept, &keep, after, now).await.expect("a step");
-        for chunk in due.chunks() {
+        looking += began.elapsed();
+        for chunk in due.chunks(keeping.rows_at_once()) {
             let began = Instant::now();
             erased += keeping.erase(kept, &keep, chunk, now).await.expect("a chunk");
+            erasing += began.elapsed();
             tokio::time::sleep(began.elapsed().max(Duration::from_millis(5))).await;
         }
         after = due.next;
         if after.is_none() {
+            println!("  of that {looking:?} looking, {erasing:?} erasing");
             return erased;
         }
     }

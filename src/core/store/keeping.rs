@@ -7,9 +7,6 @@ use crate::ids::{DeliveryId, InstanceId, NotificationId, TenantId};
 use crate::retention::{Kept, Retention, Standing};
 use crate::time::Timestamp;
 
-/// Deliveries that one transaction erases at most, beyond those of one notification.
-const CHUNK: usize = 100;
-
 /// A notification of which something is due to be erased.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DueNotification {
@@ -64,12 +61,12 @@ impl Due {
         Self { found, next }
     }
 
-    /// What was found in pieces of which each is one transaction's work.
-    pub fn chunks(&self) -> Vec<&[DueNotification]> {
+    /// What was found in pieces of no more than `most` deliveries, or of one notification.
+    pub fn chunks(&self, most: usize) -> Vec<&[DueNotification]> {
         let (mut chunks, mut from, mut rows) = (Vec::new(), 0, 0);
         for (place, found) in self.found.iter().enumerate() {
             let more = usize::from(found.deliveries);
-            if place > from && rows + more > CHUNK {
+            if place > from && rows + more > most {
                 chunks.push(&self.found[from..place]);
                 (from, rows) = (place, 0);
             }
@@ -96,6 +93,9 @@ pub trait Keeping: Send + Sync {
     /// # Errors
     /// When it cannot be read.
     async fn due(&self, kept: Kept, keep: &Retention, after: Option<NotificationId>, now: Timestamp) -> Result<Due, StoreError>;
+
+    /// Deliveries that one call of `erase` is given at most, beyond those of one notification: as many as hold nobody up.
+    fn rows_at_once(&self) -> usize;
 
     /// Erases this of a chunk that `due` found, in one transaction. Each notification is looked at once more under its
     /// lock: what somebody moves at this moment, or has moved since, keeps everything. Returns of how many it was erased.
@@ -150,8 +150,8 @@ mod tests {
     #[test]
     fn chunks_hold_whole_notifications_and_no_more_than_their_rows() {
         let due = Due::of(rows(&[60, 40, 1, 500, 99, 1, 1]), false, |_| true);
-        let sizes: Vec<Vec<u16>> = due.chunks().iter().map(|chunk| chunk.iter().map(|found| found.deliveries).collect()).collect();
+        let sizes: Vec<Vec<u16>> = due.chunks(100).iter().map(|chunk| chunk.iter().map(|found| found.deliveries).collect()).collect();
         assert_eq!(sizes, [vec![60, 40], vec![1], vec![500], vec![99, 1], vec![1]]);
-        assert!(Due::default().chunks().is_empty());
+        assert!(Due::default().chunks(100).is_empty());
     }
 }

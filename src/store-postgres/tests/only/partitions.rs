@@ -36,7 +36,7 @@ async fn sent_on(world: &World, day: u32, key: &str) -> DeliveryId {
 async fn erase(world: &World, kept: Kept, now: Timestamp) {
     let (keep, keeping) = (Retention::default(), world.store.keeping());
     let due = keeping.due(kept, &keep, None, now).await.unwrap();
-    for chunk in due.chunks() {
+    for chunk in due.chunks(keeping.rows_at_once()) {
         keeping.erase(kept, &keep, chunk, now).await.unwrap();
     }
 }
