@@ -38,6 +38,8 @@ const AUDIT_EVERY: Duration = Duration::from_secs(3_600);
 const AUDIT_SLICE: Duration = Duration::from_secs(600);
 /// Rows younger than this may be on their way; timers older than this should have been reached.
 const AUDIT_MARGIN: Duration = Duration::from_secs(180);
+/// How often it is seen whether the database's log has to be carried over.
+const LOG_EVERY: Duration = Duration::from_secs(1);
 /// How often the clock is anchored to the database's.
 /// How often it is read what operators have paused: in force within two seconds everywhere (S-118).
 const PAUSES_EVERY: Duration = Duration::from_secs(1);
@@ -88,6 +90,7 @@ impl Keeper {
         job(COUNT_EVERY, |keeper| Box::pin(async move { keeper.count_open().await }));
         tokio::spawn(keeper.clone().tick());
         job(AUDIT_EVERY, |keeper| Box::pin(async move { keeper.audit().await }));
+        job(LOG_EVERY, |keeper| Box::pin(async move { keeper.carry_log_over().await }));
         job(PAUSES_EVERY, |keeper| Box::pin(async move { keeper.see_pauses().await }));
         let (app, instance, stop) = (keeper.app.clone(), keeper.instance, keeper.stop.clone());
         tokio::spawn(retention::run(app, instance, stop));
@@ -187,6 +190,12 @@ impl Keeper {
                 metrics.ambiguous_resolved.get_or_create(&By { by }).inc();
             }
             Sweep::ChecksDue | Sweep::PastExpiry => {}
+        }
+    }
+
+    async fn carry_log_over(&self) {
+        if let Err(error) = self.app.store.keeping().carry_log_over().await {
+            tracing::debug!(error = %chain(&error), "the log was not carried over; a commit does it when it has grown");
         }
     }
 

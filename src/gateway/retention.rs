@@ -57,7 +57,8 @@ async fn run_if_due(app: &App, instance: InstanceId) -> Result<(), StoreError> {
     if !keeping.take_run(JOB, window(now, WINDOW), instance, now).await? {
         return Ok(());
     }
-    let keep = &app.setup().settings.retention;
+    let setup = app.setup();
+    let keep = &setup.settings.retention;
     let is_whole = keeping.take_run(WHOLE_JOB, window(now, WHOLE_WINDOW), instance, now).await?;
     let destinations_from = if is_whole { None } else { Some(recently_due(keep, now)) };
     // What fails does not keep the others from their turn.

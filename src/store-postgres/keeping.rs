@@ -243,7 +243,7 @@ async fn free_keys(conn: &mut PgConnection, held: &[HeldKey], due: &[DueNotifica
 }
 
 async fn erase_contents(conn: &mut PgConnection, due: &[DueNotification]) -> Result<(), StoreError> {
-    sqlx::query!("DELETE FROM contents c WHERE c.id = ANY($1)", &ids(due)[..]).execute(conn).await.map(|_| ()).map_err(before)
+    sqlx::query!("DELETE FROM contents WHERE id = ANY($1)", &ids(due)[..]).execute(conn).await.map(|_| ()).map_err(before)
 }
 
 /// The digest stays: what is suppressed, searched and matched by it outlives the address (S-156).
@@ -263,7 +263,7 @@ async fn delete_records(conn: &mut PgConnection, due: &[DueNotification]) -> Res
     sqlx::query!(
         "WITH d AS (DELETE FROM deliveries d WHERE d.id = ANY($1)),
          a AS (DELETE FROM attempts a WHERE a.delivery_id = ANY($1)),
-         c AS (DELETE FROM contents c WHERE c.id = ANY($3))
+         c AS (DELETE FROM contents WHERE id = ANY($3))
          DELETE FROM notifications n USING unnest($2::int[], $3::uuid[]) AS x (tenant_id, id)
          WHERE n.tenant_id = x.tenant_id AND n.id = x.id AND n.id = ANY($3)",
         &delivery_ids(due)[..],

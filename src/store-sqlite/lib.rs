@@ -19,6 +19,7 @@ mod finish;
 mod gauges;
 mod keeping;
 mod listing;
+mod log;
 mod order;
 mod rates;
 mod read;
@@ -70,6 +71,7 @@ pub struct SqliteStore {
     writer: Mutex<Option<Writer>>,
     readers: SqlitePool,
     rates: rates::Levels,
+    log: log::Log,
 }
 
 impl SqliteStore {
@@ -79,7 +81,13 @@ impl SqliteStore {
     /// When another process holds it, or it cannot be read or written.
     pub async fn open(path: &Path) -> Result<Self, OpenError> {
         let (writer, readers) = schema::open(path).await?;
-        Ok(Self { path: path.to_owned(), writer: Mutex::new(Some(writer)), readers, rates: rates::Levels::default() })
+        Ok(Self {
+            path: path.to_owned(),
+            writer: Mutex::new(Some(writer)),
+            readers,
+            rates: rates::Levels::default(),
+            log: log::Log::of(path),
+        })
     }
 
     /// Opens the database in a directory, which is made where there is none.
@@ -160,6 +168,7 @@ impl Store for SqliteStore {
 
     async fn close(&self) {
         self.readers.close().await;
+        self.log.close().await;
         writer::close(&self.writer).await;
     }
 }
@@ -456,6 +465,11 @@ impl Keeping for SqliteStore {
 
     async fn purge_rest(&self, keep: &Retention, now: Timestamp) -> Result<u64, StoreError> {
         keeping::purge_rest(&mut *self.writer().await?, keep, now).await
+    }
+
+    async fn carry_log_over(&self) -> Result<i64, StoreError> {
+        let writer_is_idle = self.writer.try_lock().is_ok();
+        self.log.carry_over(writer_is_idle).await
     }
 
     async fn give_back(&self, _keep: &Retention, _now: Timestamp) -> Result<bool, StoreError> {

@@ -34,7 +34,7 @@ pub(crate) async fn open(path: &Path) -> Result<(Writer, SqlitePool), OpenError>
     Ok((Writer::new(connection, lock), readers))
 }
 
-fn options(path: &Path) -> SqliteConnectOptions {
+pub(crate) fn options(path: &Path) -> SqliteConnectOptions {
     SqliteConnectOptions::new()
         .filename(path)
         .busy_timeout(Duration::from_secs(5))

@@ -118,6 +118,13 @@ pub trait Keeping: Send + Sync {
     /// When it cannot be written.
     async fn purge_rest(&self, keep: &Retention, now: Timestamp) -> Result<u64, StoreError>;
 
+    /// Carries what the database keeps in its log over into its tables, beside everybody else, so that no commit has to.
+    /// Returns how many pages were waiting.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    async fn carry_log_over(&self) -> Result<i64, StoreError>;
+
     /// Gives a little of the space that was freed back; true where there may be more to give.
     ///
     /// # Errors

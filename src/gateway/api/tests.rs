@@ -13,6 +13,7 @@ mod database;
 mod events;
 mod failures;
 mod intake;
+mod keeping;
 mod keys;
 mod limits;
 mod listing;

@@ -52,6 +52,26 @@ fn a_wrong_type_in_the_file_is_found_with_its_line() {
         ),
         ("[categories.a]\nchannels = [\"sms\"]", "categories.a.channels (tidings.toml line 2): expected \"email\""),
         (
+            "[retention]\ndestination = \"29d\"",
+            "retention.destination (tidings.toml line 2): may be 30d at least: until the key is free, the answer to a repeated request repeats the address",
+        ),
+        (
+            "[retention]\ncontent_dead = \"6d\"",
+            "retention.content_dead (tidings.toml line 2): may not be shorter than retention.content",
+        ),
+        (
+            "[retention]\ndestination = \"40d\"\nmetadata = \"39d\"",
+            "retention.metadata (tidings.toml line 3): may not be shorter than retention.destination",
+        ),
+        (
+            "[retention]\nmetadata = \"32d\"",
+            "retention.metadata (tidings.toml line 2): may be 33d at least: bounces come late, and are then matched with their record",
+        ),
+        (
+            "[retention]\nmetadata = \"60d\"\nevents = \"61d\"",
+            "retention.metadata (tidings.toml line 2): may not be shorter than retention.events: an event is told with the words of its record",
+        ),
+        (
             "[categories.a]\non_key_reuse = \"last\"",
             "categories.a.on_key_reuse (tidings.toml line 2): expected \"refuse\" or \"first_wins\"",
         ),

@@ -17,7 +17,7 @@ type Hot = (&'static str, &'static str, &'static str);
 
 /// What is planned anew each time.
 const HOT: &[Hot] = &[
-    ("accept: who holds the keys", "JOIN idempotency i ON", "'{1}', '{0}', '{order-1}'"),
+    ("accept: who holds the keys", "i.notification_id, i.fingerprint, i.fingerprint_version", "'{1}', '{0}', '{order-1}'"),
     ("by key", "idempotency_key = $3", "1, 0::smallint, 'order-1'"),
     ("status: notification", "WHERE tenant_id = $1 AND id = $2 AND mode = $3", "1, {one}, 0::smallint"),
     ("status: records", "FROM deliveries d WHERE d.id = ANY($1::uuid[]) ORDER BY d.id", "{ended}"),
@@ -46,6 +46,15 @@ const MOVING: &[Hot] = &[
     ("sweep: checks", "WHERE q.check_at <= $1", "{now}, 100"),
     ("sweep: acceptances", "SELECT delivery_id, generation FROM attempts WHERE", "{ended}"),
     ("outgoing", "FROM contents c WHERE", "{running}, {running}"),
+    ("purge: content that is old", "SELECT id FROM contents WHERE id > $1 AND id < $2", "{from}, {before}, 1000"),
+    ("purge: how its deliveries stand", "d.settled_at, d.attention FROM deliveries d\n            WHERE d.id > x.first", "{ended}, {ended}"),
+    ("purge: records that are old", "WHERE d.id > $1 AND d.id < $2 ORDER BY d.id LIMIT $3", "{from}, {before}, 1000"),
+    ("purge: lock", "FOR UPDATE OF d SKIP LOCKED", "{ended}"),
+    ("purge: keys", "i.notification_id = n.id", "'{1}', {ended}"),
+    ("purge: keys go", "DELETE FROM idempotency i USING unnest($1::int[], $2::smallint[], $3::text[])", "'{1}', '{0}', '{order-1}'"),
+    ("purge: contents go", "DELETE FROM contents WHERE id = ANY($1)", "{ended}"),
+    ("purge: addresses go", "SET address = NULL", "{ended}"),
+    ("purge: records go", "WITH d AS (DELETE FROM deliveries d", "{ended}, '{1}', {ended}"),
 ];
 
 const DUE_ROWS: Hot = (
@@ -100,7 +109,7 @@ async fn plans_that_are_kept_enter_each_table_by_a_condition() {
             sqlx::raw_sql("ANALYZE").execute(&mut session).await.unwrap();
             arguments = self::arguments(&world).await;
         }
-        for name in ["running", "ended", "waiting", "one", "end"] {
+        for name in ["running", "ended", "waiting", "one", "end", "from", "before"] {
             arguments.entry(name).or_insert_with(|| "NULL".to_owned());
         }
         for (name, words, list) in MOVING {

@@ -11,7 +11,7 @@ use tidings_core::store::Store;
 use tidings_store_sqlite::{FILE_NAME, SqliteStore};
 
 /// Tables that grow with the traffic.
-const GROWING: &[&str] = &["notifications", "deliveries", "queue", "attempts", "events", "suppressions", "sandbox_messages"];
+const GROWING: &[&str] = &["notifications", "deliveries", "queue", "attempts", "events", "suppressions", "sandbox_messages", "audit_log", "ordering_lanes"];
 
 /// Hot statements by a piece of their text.
 const HOT: &[(&str, &str)] = &[
@@ -34,6 +34,18 @@ const HOT: &[(&str, &str)] = &[
     ("facts of deliveries", "d.address_digest AS \"digest!\""),
     ("notifications of a list", "ORDER BY n.id DESC"),
     ("what is due next", "WITH RECURSIVE ring (lane, tenant_id)"),
+    ("purge: records that are old", "d.id > ?1 AND d.id < ?2 ORDER BY d.id LIMIT ?3"),
+    ("purge: how they stand now", "deliveries d ON d.id = unhex(x.value) ORDER BY d.id"),
+    ("purge: contents", "SET body = NULL FROM json_each"),
+    ("purge: keys", "SET key_freed = ?2 FROM json_each"),
+    ("purge: addresses", "SET address = NULL"),
+    ("purge: attempts", "DELETE FROM attempts"),
+    ("purge: deliveries", "DELETE FROM deliveries"),
+    ("purge: notifications", "DELETE FROM notifications"),
+    ("purge: sandbox", "DELETE FROM sandbox_messages WHERE id IN"),
+    ("purge: audit log", "DELETE FROM audit_log"),
+    ("purge: suppressions", "DELETE FROM suppressions WHERE id IN"),
+    ("purge: lines", "DELETE FROM ordering_lanes"),
 ];
 
 #[tokio::test]

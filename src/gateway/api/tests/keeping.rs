@@ -1,0 +1,79 @@
+//! What callers see of what has been erased: first the address, then everything.
+
+use std::time::Duration;
+
+use actix_web::test::TestRequest;
+use serde_json::{Value, json};
+use tidings_core::retention::{Kept, Retention};
+
+use super::rig::{Accounts, Rig};
+
+const DAY: Duration = Duration::from_secs(86_400);
+const MINUTE: Duration = Duration::from_secs(60);
+
+/// Erases whatever of all kinds is due so long from now.
+async fn erase(rig: &Rig, later: Duration) {
+    use tidings_core::store::Store as _;
+    let (keep, now, keeping) = (Retention::default(), rig.app.now().plus(later), rig.store.keeping());
+    for kept in [Kept::Content, Kept::Destinations, Kept::Records] {
+        let due = keeping.due(kept, &keep, None, now).await.unwrap();
+        for chunk in due.chunks(keeping.rows_at_once()) {
+            keeping.erase(kept, &keep, chunk, now).await.unwrap();
+        }
+    }
+}
+
+async fn cancel(rig: &Rig, id: &str) {
+    let request = TestRequest::post().uri(&format!("/v1/notifications/{id}/cancel"));
+    let cancelled = rig.raw(request.insert_header(("authorization", format!("Bearer {}", rig.key)))).await;
+    assert_eq!(cancelled.status, 200, "{}", cancelled.text());
+}
+
+fn ids(page: &Value) -> Vec<&str> {
+    page["items"].as_array().unwrap().iter().map(|item| item["id"].as_str().unwrap()).collect()
+}
+
+#[actix_web::test]
+async fn a_notification_fades_and_is_gone_in_the_end() {
+    let rig = Rig::start(Accounts::Relay, "").await;
+    let to = json!([{"email": "Ada <ada@example.com>", "ref": "user_1"}, "bob@example.com"]);
+    let request = json!({"to": to, "email": {"subject": "s", "text": "t"}}).to_string();
+    let first = rig.post("k", &request).await;
+    let created = first.json();
+    let (id, delivery) = (created["id"].as_str().unwrap(), created["deliveries"][0]["id"].as_str().unwrap());
+    let (by_id, by_delivery) = (format!("/v1/notifications/{id}"), format!("/v1/deliveries/{delivery}"));
+    cancel(&rig, id).await;
+
+    erase(&rig, DAY * 30 - MINUTE).await;
+    let again = rig.post("k", &request).await;
+    assert_eq!((again.header("idempotent-replayed"), again.text()), (Some("true"), first.text()), "byte for byte, with the address");
+    let content = rig.get(&format!("{by_delivery}/content")).await;
+    assert_eq!((content.status, content.code().as_str()), (410, "content_erased"));
+
+    erase(&rig, DAY * 30 + MINUTE).await;
+    for shown in [rig.get(&by_id).await.json()["deliveries"][0].clone(), rig.get(&by_delivery).await.json()] {
+        assert_eq!((&shown["to"], &shown["ref"], &shown["state"]), (&Value::Null, &Value::Null, &json!("cancelled")));
+    }
+    assert_eq!(rig.get("/v1/notifications/by-key?idempotency_key=k").await.status, 404);
+    let found = rig.get("/v1/notifications?to=ada@example.com").await.json();
+    assert_eq!(ids(&found), [id], "an address still finds what was sent to it");
+    let new = rig.post("k", &request).await;
+    assert_eq!((new.status, new.header("idempotent-replayed")), (202, None));
+    let new = new.json()["id"].as_str().unwrap().to_owned();
+    assert_ne!(new, id);
+
+    let page = rig.get("/v1/notifications?limit=1").await.json();
+    assert_eq!(ids(&page), [new.as_str()]);
+    let feed = rig.get("/v1/events").await.json();
+    erase(&rig, DAY * 90 + MINUTE).await;
+    for gone in [&by_id, &by_delivery, &format!("{by_delivery}/content")] {
+        assert_eq!(rig.get(gone).await.status, 404, "{gone}");
+    }
+    let rest = rig.get(page["next"].as_str().unwrap()).await;
+    assert_eq!((rest.status, ids(&rest.json()).len()), (200, 0), "the place in the list is still one");
+    assert_eq!(rig.get("/v1/notifications/by-key?idempotency_key=k").await.json()["id"], json!(new));
+    let told = rig.get("/v1/events").await.json();
+    assert_eq!(told["items"].as_array().unwrap().len(), feed["items"].as_array().unwrap().len());
+    assert_eq!(told["items"][0]["data"]["idempotency_key"], Value::Null, "an event without its record tells what it holds itself");
+    assert_eq!(told["items"][0]["id"], feed["items"][0]["id"]);
+}
