@@ -86,7 +86,9 @@ impl Slots {
     pub fn capacity(&self, wanted: &[AccountId], now: Timestamp) -> Vec<AccountCapacity> {
         let mut accounts = self.lock();
         let capacities = wanted.iter().filter_map(|id| Some(accounts.get_mut(id)?.capacity(now))).collect();
-        self.needs.notify_one();
+        if wanted.iter().any(|id| accounts.get(id).is_some_and(|slots| slots.pace.is_some())) {
+            self.needs.notify_one();
+        }
         capacities
     }
 

@@ -14,8 +14,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const RATE: usize = 10;
 const SECOND: Duration = Duration::from_secs(1);
 
-fn paced(peer: &ScriptedSmtp) -> String {
-    format!("{}rate = \"{RATE}/s\"\n", smtp_account("relay", peer))
+fn paced(peer: &ScriptedSmtp, rate: usize) -> String {
+    format!("{}rate = \"{rate}/s\"\n", smtp_account("relay", peer))
 }
 
 /// The most messages that the peer took within any second.
@@ -47,7 +47,7 @@ async fn processes_share_the_rate_of_an_account_and_one_that_dies_takes_nothing_
     const MESSAGES: usize = 150;
     let Some(stage) = Stage::postgres().await else { return };
     let peer = ScriptedSmtp::start(Behaviour::default()).await;
-    let launch = stage.launch(BINARY).config(&paced(&peer)).env("TIDINGS__STORE__MAX_CONNECTIONS", "4");
+    let launch = stage.launch(BINARY).config(&paced(&peer, RATE)).env("TIDINGS__STORE__MAX_CONNECTIONS", "4");
     let mut gateways: Vec<Gateway> = (0..4).map(|_| launch.start()).collect();
     let client = gateways[0].client();
     says_paused(&client, true).await;
@@ -75,6 +75,23 @@ async fn says_paused(client: &Client, paused: bool) {
     tokio::time::sleep(Duration::from_millis(1_500)).await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_process_uses_a_rate_that_is_faster_than_its_claims() {
+    const FAST: usize = 50;
+    let stage = Stage::sqlite();
+    let peer = ScriptedSmtp::start(Behaviour::default()).await;
+    let gateways = [stage.launch(BINARY).config(&paced(&peer, FAST)).start()];
+    let client = gateways[0].client();
+    says_paused(&client, true).await;
+    fill(&client, 5 * FAST).await;
+    says_paused(&client, false).await;
+    until_taken(&peer, FAST as u64, &gateways).await;
+    let (since, before) = (Instant::now(), peer.taken());
+    until_taken(&peer, 5 * FAST as u64, &gateways).await;
+    let (used, could) = ((peer.taken() - before) as f64, FAST as f64 * since.elapsed().as_secs_f64());
+    assert!(used >= 0.85 * could, "{used} of {could}");
+}
+
 /// S-088: intake goes on with half of a tenant's rate, sending stops after what was drawn, reading goes on; all of it is
 /// counted and logged, and mends itself.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -82,7 +99,7 @@ async fn without_the_buckets_intake_has_half_its_rate_sending_stops_and_reading_
     let Some(stage) = Stage::postgres().await else { return };
     let peer = ScriptedSmtp::start(Behaviour::default()).await;
     let limits = "[limits]\ntenant_rate = \"20/s\"\ntenant_burst = 50\n";
-    let gateway = stage.launch(BINARY).config(&paced(&peer)).config(limits).start();
+    let gateway = stage.launch(BINARY).config(&paced(&peer, RATE)).config(limits).start();
     let client = gateway.client();
     assert_eq!(client.post("before", &email("ada@example.com", "before")).await.status, 202);
     client.until_closed("before", PATIENCE).await;
