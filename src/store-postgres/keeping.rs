@@ -14,7 +14,7 @@ use tidings_core::time::Timestamp;
 use uuid::Uuid;
 
 use crate::PostgresStore;
-use crate::error::{before, committing, is_lock_timeout};
+use crate::error::{before, committing};
 use crate::instant::At;
 
 /// Deliveries of one transaction: nobody waits for rows that have had their time, and each commit costs the same.
@@ -340,9 +340,9 @@ pub(crate) async fn give_back(store: &PostgresStore, keep: &Retention, now: Time
         match dropped.fetch_one(&mut *conn).await.map_err(committing) {
             Ok(true) => return Ok(true),
             Ok(false) => {}
-            // Somebody works with the table for longer than others could wait behind us.
-            Err(error) if is_lock_timeout(&error) => {
-                tracing::debug!(table = parent, "an emptied partition could not be dropped; it is tried again");
+            // Somebody works with the table for longer than others could wait behind us, or its index is not vacuumed yet.
+            Err(error @ StoreError::Busy(_)) => {
+                tracing::debug!(table = parent, error = %error, "an emptied partition could not be dropped; it is tried again");
             }
             Err(error) => return Err(error),
         }
