@@ -244,7 +244,8 @@ mod tests {
         let mut paces = [pace(RATE), pace(RATE), pace(RATE), pace(RATE)];
         let mut level: Option<Level> = None;
         let mut starts: Vec<(Duration, usize)> = Vec::new();
-        let (mut waits, mut given_up): (Vec<Vec<(u32, Option<Instant>)>>, u32) = (vec![Vec::new(); 4], 0);
+        let mut waits: [Vec<(u32, Option<Instant>)>; 4] = Default::default();
+        let mut given_up = 0;
         for step in 0..20_000_u32 {
             let now = start + Duration::from_millis(step.into());
             for (who, pace) in paces.iter_mut().enumerate() {
