@@ -19,6 +19,7 @@ pub mod json;
 pub mod judge;
 pub mod key_expiry;
 pub mod listing;
+pub mod moving;
 pub mod nearest;
 pub mod order;
 pub mod outcome;

@@ -122,7 +122,11 @@ impl StandingRow {
         // A word of a newer binary is none of ours: what it says is left alone (S-231).
         let state = self.state.and_then(|word| word.parse().ok());
         let settled_at = self.settled_at.map(|at| at.0);
-        (DeliveryId::from_uuid(self.id), TenantId(self.tenant_id), Standing { state, settled_at, needs_attention: self.attention.is_some() })
+        (
+            DeliveryId::from_uuid(self.id),
+            TenantId(self.tenant_id),
+            Standing { state, settled_at, needs_attention: self.attention.is_some() },
+        )
     }
 }
 

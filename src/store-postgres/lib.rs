@@ -19,6 +19,7 @@ mod instant;
 mod keeping;
 mod key_expiry;
 mod listing;
+mod moving;
 mod order;
 mod rates;
 mod read;
@@ -46,10 +47,11 @@ use tidings_core::retention::{Kept, Retention};
 use tidings_core::sandbox::SandboxMessage;
 use tidings_core::slices::{Ask, Slice};
 use tidings_core::store::{
-    Access, Acted, Acts, ApiKey, Asked, DeadLetter, DeadLetterFilter, Deed, Depth, Due, DueNotification, Feed, FeedPage, FeedPosition, FeedQuery, Finding,
-    Gauges, Keeping, KeyFilter, KeyHolder, Listing, Mailbox, NewSuppression, OpenCalls, Ordering, Outbox, Rates, Reading, Registry,
-    SandboxFilter, Scan, Store, StoreError, StoredContent, StoredNotification, StoredOutgoing, StoredSuppression, Suppressed,
-    SuppressionFilter, Suppressions, Sweep, Swept, SwitchedBy, Switches, Tenant, Window, WriteBatch, WriteResults,
+    Access, Acted, Acts, ApiKey, Asked, DeadLetter, DeadLetterFilter, Deed, Depth, Due, DueNotification, ExportError, Feed, FeedPage,
+    FeedPosition, FeedQuery, Finding, Gauges, ImportError, Keeping, KeyFilter, KeyHolder, Listing, Mailbox, Moving, NewSuppression,
+    OpenCalls, Ordering, Outbox, Owned, Rates, Reading, Registry, SandboxFilter, Scan, Sink, Source, Store, StoreError, StoredContent,
+    StoredNotification, StoredOutgoing, StoredSuppression, Suppressed, SuppressionFilter, Suppressions, Sweep, Swept, SwitchedBy, Switches,
+    Tenant, Window, WriteBatch, WriteResults,
 };
 use tidings_core::suppression::Hit;
 use tidings_core::switches::{Scope, Switch};
@@ -205,6 +207,10 @@ impl Store for PostgresStore {
     }
 
     fn rates(&self) -> &dyn Rates {
+        self
+    }
+
+    fn moving(&self) -> &dyn Moving {
         self
     }
 
@@ -526,5 +532,32 @@ impl Keeping for PostgresStore {
 impl Rates for PostgresStore {
     async fn draw(&self, asks: &[Ask]) -> Result<Vec<Slice>, StoreError> {
         limited_write(rates::draw(self, asks)).await
+    }
+}
+
+#[async_trait]
+impl Moving for PostgresStore {
+    async fn unfreeze(&self) -> Result<bool, StoreError> {
+        limited_write(moving::unfreeze(self)).await
+    }
+
+    async fn seen_since(&self, since: Timestamp) -> Result<Vec<InstanceId>, StoreError> {
+        limited(moving::seen_since(self, since)).await
+    }
+
+    async fn under_way(&self) -> Result<Vec<Owned>, StoreError> {
+        limited(moving::under_way(self)).await
+    }
+
+    async fn export(&self, sink: &mut dyn Sink) -> Result<(), ExportError> {
+        moving::export(self, sink).await
+    }
+
+    async fn import(&self, source: &mut dyn Source) -> Result<(), ImportError> {
+        moving::import(self, source).await
+    }
+
+    async fn settle_feed(&self) -> Result<bool, StoreError> {
+        moving::settle_feed(self).await
     }
 }

@@ -96,6 +96,11 @@ fn refuse_weak(store: &PostgresStore, synchronous_commit: &str) -> Result<(), St
     Err(StoreError::Refused(why.into()))
 }
 
+/// The number of the newest migration of this binary.
+pub(crate) fn newest() -> i64 {
+    sqlx::migrate!().iter().map(|migration| migration.version).max().unwrap_or(0)
+}
+
 /// What `migrate` would apply.
 pub(crate) async fn pending(store: &PostgresStore) -> Result<Vec<String>, StoreError> {
     let mut conn = store.connection().await?;

@@ -83,7 +83,11 @@ impl StandingRow {
         // A word of a newer binary is none of ours: what it says is left alone (S-231).
         let state = self.state.and_then(|word| word.parse().ok());
         let settled_at = self.settled_at.map(Timestamp::from_micros);
-        (DeliveryId::from_uuid(self.id), TenantId(self.tenant_id), Standing { state, settled_at, needs_attention: self.attention.is_some() })
+        (
+            DeliveryId::from_uuid(self.id),
+            TenantId(self.tenant_id),
+            Standing { state, settled_at, needs_attention: self.attention.is_some() },
+        )
     }
 }
 
@@ -193,14 +197,11 @@ async fn delete_records(connection: &mut SqliteConnection, rows: &str, ids: &str
         .execute(&mut *connection)
         .await
         .map_err(store_error)?;
-    query!(
-        "DELETE FROM notifications WHERE (tenant_id, id) IN (SELECT value->>0, unhex(value->>1) FROM json_each(?1))",
-        rows
-    )
-    .execute(connection)
-    .await
-    .map(|_| ())
-    .map_err(store_error)
+    query!("DELETE FROM notifications WHERE (tenant_id, id) IN (SELECT value->>0, unhex(value->>1) FROM json_each(?1))", rows)
+        .execute(connection)
+        .await
+        .map(|_| ())
+        .map_err(store_error)
 }
 
 pub(crate) async fn purge_events(writer: &mut Writer, before: Timestamp) -> Result<u64, StoreError> {

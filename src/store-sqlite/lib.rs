@@ -20,6 +20,7 @@ mod gauges;
 mod keeping;
 mod listing;
 mod log;
+mod moving;
 mod order;
 mod rates;
 mod read;
@@ -44,10 +45,11 @@ use tidings_core::retention::{Kept, Retention};
 use tidings_core::sandbox::SandboxMessage;
 use tidings_core::slices::{Ask, Slice};
 use tidings_core::store::{
-    Access, Acted, Acts, ApiKey, Asked, DeadLetter, DeadLetterFilter, Deed, Depth, Due, DueNotification, Feed, FeedPage, FeedPosition, FeedQuery, Finding,
-    Gauges, Keeping, KeyFilter, KeyHolder, Listing, Mailbox, NewSuppression, OpenCalls, Ordering, Outbox, Rates, Reading, Registry,
-    SandboxFilter, Scan, Store, StoreError, StoredContent, StoredNotification, StoredOutgoing, StoredSuppression, Suppressed,
-    SuppressionFilter, Suppressions, Sweep, Swept, SwitchedBy, Switches, Tenant, Window, WriteBatch, WriteResults,
+    Access, Acted, Acts, ApiKey, Asked, DeadLetter, DeadLetterFilter, Deed, Depth, Due, DueNotification, ExportError, Feed, FeedPage,
+    FeedPosition, FeedQuery, Finding, Gauges, ImportError, Keeping, KeyFilter, KeyHolder, Listing, Mailbox, Moving, NewSuppression,
+    OpenCalls, Ordering, Outbox, Owned, Rates, Reading, Registry, SandboxFilter, Scan, Sink, Source, Store, StoreError, StoredContent,
+    StoredNotification, StoredOutgoing, StoredSuppression, Suppressed, SuppressionFilter, Suppressions, Sweep, Swept, SwitchedBy, Switches,
+    Tenant, Window, WriteBatch, WriteResults,
 };
 use tidings_core::suppression::Hit;
 use tidings_core::switches::{Scope, Switch};
@@ -163,6 +165,10 @@ impl Store for SqliteStore {
     }
 
     fn rates(&self) -> &dyn Rates {
+        self
+    }
+
+    fn moving(&self) -> &dyn Moving {
         self
     }
 
@@ -481,5 +487,33 @@ impl Keeping for SqliteStore {
 impl Rates for SqliteStore {
     async fn draw(&self, asks: &[Ask]) -> Result<Vec<Slice>, StoreError> {
         Ok(rates::draw(&self.rates, asks))
+    }
+}
+
+#[async_trait]
+impl Moving for SqliteStore {
+    async fn unfreeze(&self) -> Result<bool, StoreError> {
+        moving::unfreeze(self.writer().await?.connection()).await
+    }
+
+    async fn seen_since(&self, since: Timestamp) -> Result<Vec<InstanceId>, StoreError> {
+        moving::seen_since(&self.readers, since).await
+    }
+
+    async fn under_way(&self) -> Result<Vec<Owned>, StoreError> {
+        moving::under_way(&self.readers).await
+    }
+
+    async fn export(&self, sink: &mut dyn Sink) -> Result<(), ExportError> {
+        moving::export(&self.readers, sink).await
+    }
+
+    async fn import(&self, source: &mut dyn Source) -> Result<(), ImportError> {
+        moving::import(&mut *self.writer().await?, source).await
+    }
+
+    async fn settle_feed(&self) -> Result<bool, StoreError> {
+        // The file counts its events itself and is never without its count.
+        Ok(false)
     }
 }

@@ -93,7 +93,7 @@ pub(crate) fn describe(path: &Path) -> String {
 /// Applies what is missing, after a copy of a database that holds something already.
 pub(crate) async fn migrate(writer: &mut Writer, path: &Path) -> Result<(), StoreError> {
     let connection = writer.connection();
-    let newest = MIGRATIONS.iter().map(|migration| migration.version).max().unwrap_or(0);
+    let newest = newest();
     let tables: i64 =
         query_scalar("SELECT count(*) FROM sqlite_schema WHERE type = 'table'").fetch_one(&mut *connection).await.map_err(store_error)?;
     let applied = if tables == 0 { 0 } else { applied(connection).await? };
@@ -109,6 +109,11 @@ pub(crate) async fn migrate(writer: &mut Writer, path: &Path) -> Result<(), Stor
     migrations.set_ignore_missing(true);
     migrations.run_direct(None, connection, false).await.map_err(|err| StoreError::Refused(err.into()))?;
     query("PRAGMA optimize").execute(connection).await.map(|_| ()).map_err(store_error)
+}
+
+/// The number of the newest migration of this binary.
+pub(crate) fn newest() -> i64 {
+    MIGRATIONS.iter().map(|migration| migration.version).max().unwrap_or(0)
 }
 
 /// What `migrate` would apply.

@@ -11,11 +11,11 @@ use tidings_core::store::{Accepted, Asked, FeedPosition, FeedQuery, Sweep, Windo
 use tidings_core::words::{Channel, Class, Mode};
 use uuid::Uuid;
 
+use super::World;
 use super::acting::{again, dead, done, unknown};
 use super::suppressing::refused;
 use super::telling::told;
 use super::world::{accept_at, accepted, at, destination};
-use super::World;
 
 pub(super) const DAY: i64 = 86_400;
 
@@ -117,7 +117,8 @@ pub async fn addresses_go_when_the_key_is_free(world: &World) {
     world.taken(item.clone()).await;
     let claimed = world.claim(100, at(1)).await;
     world.moved(&claimed[0], accepted(), at(2)).await;
-    let with_copies = tidings_core::transition::Finish { copies: Some(b"0sealed".to_vec()), ..world.report(&claimed[1], accepted(), at(50)) };
+    let with_copies =
+        tidings_core::transition::Finish { copies: Some(b"0sealed".to_vec()), ..world.report(&claimed[1], accepted(), at(50)) };
     world.finish_all(vec![with_copies], at(50)).await;
     let stored = |ordinal: u16| world.stored(item.id.delivery(ordinal));
 
@@ -171,11 +172,9 @@ pub async fn records_go_when_nothing_is_expected_of_them(world: &World) {
         assert_eq!(is_there(world, id).await, stays, "{id}");
     }
     let (id, row) = (world.db.id(gone.as_uuid()), world.db.id(gone.notification().as_uuid()));
-    for (table, condition) in [
-        ("deliveries", format!("id = {id}")),
-        ("attempts", format!("delivery_id = {id}")),
-        ("notifications", format!("id = {row}")),
-    ] {
+    for (table, condition) in
+        [("deliveries", format!("id = {id}")), ("attempts", format!("delivery_id = {id}")), ("notifications", format!("id = {row}"))]
+    {
         assert_eq!(world.count(table, &condition).await, 0, "{table}");
     }
     let listing = world.store.listing();

@@ -11,6 +11,7 @@ mod gauges;
 mod keeping;
 mod listing;
 mod mailbox;
+mod moving;
 mod ordering;
 mod outbox;
 mod rates;
@@ -31,6 +32,7 @@ pub use gauges::{Depth, Gauges};
 pub use keeping::{Due, DueNotification, Keeping};
 pub use listing::{Listing, MOST_DELIVERIES, Scan, StoredContent, Window};
 pub use mailbox::{Mailbox, SandboxFilter};
+pub use moving::{ExportError, ImportError, Moving, Origin, Owned, Sink, Source};
 pub use ordering::Ordering;
 pub use outbox::{
     Accepted, Claimed, Grouped, KeyHolder, LaneSeen, NewDelivery, NewNotification, Outbox, StoredOutgoing, Sweep, Swept, WriteBatch,
@@ -141,6 +143,9 @@ pub trait Store: Registry + Outbox + Reading + Mailbox {
 
     /// Rates that processes share.
     fn rates(&self) -> &dyn Rates;
+
+    /// Moving everything to another database.
+    fn moving(&self) -> &dyn Moving;
 
     /// Gives back what is held open. Calls that run go on.
     async fn close(&self);

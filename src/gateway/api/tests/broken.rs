@@ -88,6 +88,9 @@ impl Store for Broken {
     fn pauses(&self) -> &dyn Switches {
         self.inner.pauses()
     }
+    fn moving(&self) -> &dyn Moving {
+        self.inner.moving()
+    }
     async fn migrate(&self) -> Result<(), StoreError> {
         self.inner.migrate().await
     }

@@ -55,10 +55,7 @@ fn a_wrong_type_in_the_file_is_found_with_its_line() {
             "[retention]\ndestination = \"29d\"",
             "retention.destination (tidings.toml line 2): may be 30d at least: until the key is free, the answer to a repeated request repeats the address",
         ),
-        (
-            "[retention]\ncontent_dead = \"6d\"",
-            "retention.content_dead (tidings.toml line 2): may not be shorter than retention.content",
-        ),
+        ("[retention]\ncontent_dead = \"6d\"", "retention.content_dead (tidings.toml line 2): may not be shorter than retention.content"),
         (
             "[retention]\ndestination = \"40d\"\nmetadata = \"39d\"",
             "retention.metadata (tidings.toml line 3): may not be shorter than retention.destination",

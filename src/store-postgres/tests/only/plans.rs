@@ -47,7 +47,11 @@ const MOVING: &[Hot] = &[
     ("sweep: acceptances", "SELECT delivery_id, generation FROM attempts WHERE", "{ended}"),
     ("outgoing", "FROM contents c WHERE", "{running}, {running}"),
     ("purge: content that is old", "SELECT id FROM contents WHERE id > $1 AND id < $2", "{from}, {before}, 1000"),
-    ("purge: how its deliveries stand", "d.settled_at, d.attention FROM deliveries d\n            WHERE d.id > x.first", "{ended}, {ended}"),
+    (
+        "purge: how its deliveries stand",
+        "d.settled_at, d.attention FROM deliveries d\n            WHERE d.id > x.first",
+        "{ended}, {ended}",
+    ),
     ("purge: records that are old", "WHERE d.id > $1 AND d.id < $2 ORDER BY d.id LIMIT $3", "{from}, {before}, 1000"),
     ("purge: lock", "FOR UPDATE OF d SKIP LOCKED", "{ended}"),
     ("purge: keys", "i.notification_id = n.id", "'{1}', {ended}"),

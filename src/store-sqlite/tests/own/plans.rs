@@ -11,7 +11,8 @@ use tidings_core::store::Store;
 use tidings_store_sqlite::{FILE_NAME, SqliteStore};
 
 /// Tables that grow with the traffic.
-const GROWING: &[&str] = &["notifications", "deliveries", "queue", "attempts", "events", "suppressions", "sandbox_messages", "audit_log", "ordering_lanes"];
+const GROWING: &[&str] =
+    &["notifications", "deliveries", "queue", "attempts", "events", "suppressions", "sandbox_messages", "audit_log", "ordering_lanes"];
 
 /// Hot statements by a piece of their text.
 const HOT: &[(&str, &str)] = &[

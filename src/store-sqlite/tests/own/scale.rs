@@ -56,7 +56,12 @@ async fn longest_commit(world: &World, name: &str) -> Duration {
     }
     times.sort();
     let longest = times[times.len() - 1];
-    println!("{name}: {} commits, p50 {:?}, p99 {:?}, longest {longest:?}", times.len(), times[times.len() / 2], times[times.len() * 99 / 100]);
+    println!(
+        "{name}: {} commits, p50 {:?}, p99 {:?}, longest {longest:?}",
+        times.len(),
+        times[times.len() / 2],
+        times[times.len() * 99 / 100]
+    );
     longest
 }
 
