@@ -18,6 +18,7 @@ mod health;
 mod http;
 mod keys;
 mod messages;
+mod moving;
 mod operating;
 mod report;
 mod suppressions;
@@ -85,6 +86,10 @@ enum Command {
         #[command(subcommand)]
         command: keys::Tenants,
     },
+    /// Move away: stop here, and write everything to standard output
+    Export(moving::Export),
+    /// Move in: read an export into an empty store
+    Import(moving::Import),
     /// Print the contract of the HTTP interface, as OpenAPI
     Openapi,
     /// Bring the schema of the store up to date
@@ -135,6 +140,8 @@ pub fn main() -> anyhow::Result<ExitCode> {
         Command::Accounts(command) => runtime()?.block_on(command.run(config))?,
         Command::Pause(command) => runtime()?.block_on(command.run(config))?,
         Command::Resume(command) => runtime()?.block_on(command.run(config))?,
+        Command::Export(command) => runtime()?.block_on(command.run(&load(config)?))?,
+        Command::Import(command) => runtime()?.block_on(command.run(&load(config)?))?,
         Command::Openapi => say(crate::api::OPENAPI.trim_end()),
         Command::Migrate { dry_run, json } => runtime()?.block_on(migrate(&load(config)?, dry_run, json))?,
     }

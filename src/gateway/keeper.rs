@@ -139,6 +139,9 @@ impl Keeper {
     }
 
     async fn sweep(&self, sweeps: &[Sweep]) {
+        if self.app.pauses.is_frozen() {
+            return;
+        }
         for sweep in sweeps {
             loop {
                 let now = self.app.clock.now();
@@ -207,6 +210,9 @@ impl Keeper {
 
     /// Lets successors of heads that are stuck go (S-078).
     async fn skip_stuck(&self) {
+        if self.app.pauses.is_frozen() {
+            return;
+        }
         loop {
             let now = self.app.clock.now();
             let passed = match self.app.store.ordering().skip_stuck(SWEEP_ROWS, now).await {

@@ -10,6 +10,7 @@ pub mod config;
 pub mod copies;
 pub mod dispatch;
 pub mod event;
+pub mod freeze;
 pub mod intake;
 pub mod keeper;
 pub mod keys;

@@ -53,6 +53,10 @@ fn told(error: &StoreError) {
 
 /// One run, unless the present window has had one.
 async fn run_if_due(app: &App, instance: InstanceId) -> Result<(), StoreError> {
+    // What moves must stay as it is exported.
+    if app.pauses.is_frozen() {
+        return Ok(());
+    }
     let (now, keeping) = (app.now(), app.store.keeping());
     if !keeping.take_run(JOB, window(now, WINDOW), instance, now).await? {
         return Ok(());

@@ -58,6 +58,9 @@ async fn serve(settings: Settings, sources: Sources, clock: Arc<StoreClock>, ope
     }
     let keyring = Arc::new(keyring(&settings, store.as_ref()).await?);
     let instance = store.register_instance(clock.now(), &settings.digest()).await.context("the process could not be registered")?;
+    if store.moving().settle_feed().await.context("the positions of the feed could not be settled")? {
+        tracing::warn!("the database is another one than before, or counts its transactions anew: positions of the feed leap");
+    }
     let voided = store.void_leases(clock.now()).await.context("leases of an earlier process could not be voided")?;
     if voided > 0 {
         tracing::warn!(rows = voided, "calls of an earlier process have no outcome and are judged now");
@@ -73,6 +76,9 @@ async fn serve(settings: Settings, sources: Sources, clock: Arc<StoreClock>, ope
     let key = keys::bootstrap(&settings, store.as_ref(), clock.now()).await?;
     let pauses = Pauses::default();
     pauses.refresh(store.as_ref()).await.context("the switches could not be read")?;
+    if pauses.is_frozen() {
+        tracing::warn!("the store is frozen: nothing is taken or sent; \"tidings export --unfreeze\" ends that");
+    }
     let slots = Arc::new(Slots::new(&routing.accounts));
     let app = Arc::new(App {
         in_force: ArcSwap::from_pointee(Setup::new(settings, routing)),

@@ -17,6 +17,7 @@ pub mod expiring;
 pub mod finishing;
 pub mod keeping;
 pub mod listing;
+pub mod moving;
 pub mod ordering;
 pub mod purging;
 pub mod random;
@@ -51,6 +52,12 @@ pub trait Database: Send + Sync {
 
     /// The first column of the one row that `sql` selects, such as a `count(*)`.
     async fn number(&self, sql: &str) -> i64;
+
+    /// Another empty, migrated store of this kind.
+    async fn another(&self) -> Arc<dyn Store>;
+
+    /// Every column of every table, partitions left out.
+    async fn columns(&self) -> Vec<(String, String)>;
 
     /// Lets words into `suppressions` that this schema does not know, as the schema of a newer binary would.
     async fn allow_any_scope(&self);
@@ -221,6 +228,11 @@ macro_rules! store_suite {
             keeping::records_go_when_nothing_is_expected_of_them,
             keeping::purged_events_are_never_stepped_over_silently,
             keeping::a_window_has_one_run,
+            moving::everything_moves_and_goes_on,
+            moving::an_import_that_breaks_off_leaves_nothing,
+            moving::only_an_empty_store_is_imported_into,
+            moving::every_column_moves_or_is_named,
+            moving::a_freeze_is_ended_once,
             purging::nothing_that_is_needed_goes_however_often_it_is_purged,
             purging::what_is_opened_again_before_it_is_erased_keeps_its_content,
             purging::a_resend_and_the_wipe_at_once_have_one_winner,

@@ -71,8 +71,9 @@ tables! {
     }
 }
 
-/// Tables that do not move: they are about processes, or about the present second.
-pub const TABLES_LEFT: &[&str] = &["instances", "sweep_runs", "rate_buckets", "stats_deltas", "_sqlx_migrations", "sqlite_sequence"];
+/// Tables that do not move as such: they are about processes or about the present second, or travel with `notifications`.
+pub const TABLES_LEFT: &[&str] =
+    &["instances", "sweep_runs", "rate_buckets", "stats_deltas", "_sqlx_migrations", "idempotency", "contents"];
 
 /// Columns that do not move under their own name: one database has them in another form, or nothing ever writes them.
 pub const COLUMNS_LEFT: &[(&str, &str)] = &[

@@ -79,6 +79,18 @@ impl Database for PostgresDatabase {
         number.expect("a statement that selects one number")
     }
 
+    async fn another(&self) -> Arc<dyn Store> {
+        let url = TestPostgres::get().expect("there is one").fresh_database().await;
+        Arc::new(store(&url).await)
+    }
+
+    async fn columns(&self) -> Vec<(String, String)> {
+        let columns = "SELECT c.relname::text, a.attname::text FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid
+            WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition AND c.relnamespace = 'public'::regnamespace
+                AND a.attnum > 0 AND NOT a.attisdropped";
+        sqlx::query_as(columns).fetch_all(&mut *self.prompt.lock().await).await.expect("a schema")
+    }
+
     async fn allow_any_scope(&self) {
         self.execute("ALTER TABLE suppressions DROP CONSTRAINT suppressions_scope_check").await.expect("the constraint is there");
     }

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "these are tests")]
 
 mod faults;
+mod moving;
 mod partitions;
 mod plans;
 mod races;

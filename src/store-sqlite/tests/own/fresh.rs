@@ -18,7 +18,7 @@ use crate::store_suite::Database;
 pub(crate) struct SqliteDatabase {
     store: Arc<dyn Store>,
     prompt: Mutex<SqliteConnection>,
-    _directory: TempDir,
+    directory: TempDir,
 }
 
 /// An empty, migrated database.
@@ -33,7 +33,7 @@ pub(crate) async fn database() -> SqliteDatabase {
     store.migrate().await.expect("the migrations apply");
     let options = SqliteConnectOptions::new().filename(directory.path().join(FILE_NAME)).busy_timeout(std::time::Duration::from_secs(5));
     let prompt = Mutex::new(options.connect().await.expect("a second connection"));
-    SqliteDatabase { store: Arc::new(store), prompt, _directory: directory }
+    SqliteDatabase { store: Arc::new(store), prompt, directory }
 }
 
 impl SqliteDatabase {
@@ -57,6 +57,17 @@ impl Database for SqliteDatabase {
     async fn number(&self, sql: &str) -> i64 {
         let number = sqlx::query_scalar(AssertSqlSafe(sql.to_owned())).fetch_one(&mut *self.prompt.lock().await).await;
         number.expect("a statement that selects one number")
+    }
+
+    async fn another(&self) -> Arc<dyn Store> {
+        let store = SqliteStore::open_in(&self.directory.path().join("another")).await.expect("a new database");
+        store.migrate().await.expect("the migrations apply");
+        Arc::new(store)
+    }
+
+    async fn columns(&self) -> Vec<(String, String)> {
+        let columns = "SELECT t.name, c.name FROM sqlite_schema t CROSS JOIN pragma_table_info(t.name) c WHERE t.type = 'table' AND t.name NOT LIKE 'sqlite_%'";
+        sqlx::query_as(columns).fetch_all(&mut *self.prompt.lock().await).await.expect("a schema")
     }
 
     async fn allow_any_scope(&self) {

@@ -1,0 +1,52 @@
+//! Moving between the two kinds of store, and a feed whose database counts anew.
+
+use std::sync::Arc;
+
+use tidings_core::store::Store;
+use tidings_store_sqlite::SqliteStore;
+
+use crate::fresh::database;
+use crate::store_suite::{Database, World, at, moving};
+
+/// S-237, both ways in one walk: what went to SQLite and back is still everything.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn everything_moves_to_sqlite_and_back_and_goes_on_in_both() {
+    let Some(db) = database(1).await else { return };
+    let db: Arc<dyn Database> = Arc::new(db);
+    let world = World::new(db.clone()).await;
+    moving::furnish(&world).await;
+    let directory = tempfile::tempdir().expect("a directory");
+    let file: Arc<dyn Store> = Arc::new(SqliteStore::open_in(directory.path()).await.expect("a new database"));
+    file.migrate().await.expect("the migrations apply");
+    moving::moved(&world.store, &file).await;
+    let back = db.another().await;
+    moving::moved(&file, &back).await;
+    moving::goes_on(&world, file).await;
+    moving::goes_on(&world, back).await;
+}
+
+/// DATA 6: a copy that counts its transactions anew tells its events behind those that it holds.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn positions_leap_where_a_database_counts_anew() {
+    let Some(db) = database(1).await else { return };
+    let world = World::new(Arc::new(db)).await;
+    let moving = world.store.moving();
+    assert!(!moving.settle_feed().await.unwrap(), "a new database has nothing to leap over");
+    let delivery = world.dispatched("a", at(1)).await;
+    world.moved(&delivery, crate::store_suite::accepted(), at(2)).await;
+    let end = world.store.feed().end().await.unwrap();
+    assert!(!moving.settle_feed().await.unwrap(), "nor has one that is as it was");
+
+    // As after pg_resetwal: the base is what it was, and the numbers of transactions begin again.
+    world.sql("UPDATE settings SET value = int8send(-pg_current_xact_id()::text::bigint) WHERE key = 'feed_base'").await;
+    assert!(world.store.feed().end().await.unwrap() < end);
+    assert!(moving.settle_feed().await.unwrap());
+    assert!(world.store.feed().end().await.unwrap() > end);
+    assert!(!moving.settle_feed().await.unwrap());
+
+    // As after a restore into another cluster: a reader may stand behind the newest event.
+    let end = world.store.feed().end().await.unwrap();
+    world.sql("UPDATE settings SET value = '1/1/1' WHERE key = 'feed_home'").await;
+    assert!(moving.settle_feed().await.unwrap());
+    assert!(world.store.feed().end().await.unwrap().pos >= end.pos + tidings_core::moving::FEED_LEAP);
+}
