@@ -156,6 +156,10 @@ pub(crate) async fn import(store: &PostgresStore, source: &mut dyn Source) -> Re
     let mut tx = conn.begin().await.map_err(before)?;
     // Of two imports at once the second one finds the store filled.
     sqlx::query!("SELECT pg_advisory_xact_lock(hashtextextended('tidings.import', 0))").execute(&mut *tx).await.map_err(before)?;
+    let (dump, own) = (source.header().schema, schema::newest());
+    if dump > own {
+        return Err(ImportError::Newer { dump, own });
+    }
     let mut found = Vec::new();
     for table in TABLES {
         let count = format!("SELECT count(*) FROM {}{}", table.name, those_that_move(table));

@@ -124,6 +124,10 @@ pub(crate) async fn import(writer: &mut Writer, source: &mut dyn Source) -> Resu
 }
 
 async fn import_in(connection: &mut SqliteConnection, source: &mut dyn Source) -> Result<(), ImportError> {
+    let (dump, own) = (source.header().schema, schema::newest());
+    if dump > own {
+        return Err(ImportError::Newer { dump, own });
+    }
     let mut found = Vec::new();
     for table in TABLES {
         let count = format!("SELECT count(*) FROM {}{}", table.name, those_that_move(table));

@@ -256,6 +256,10 @@ pub async fn an_import_that_breaks_off_leaves_nothing(world: &World) {
     let error = target.moving().import(&mut refused).await.unwrap_err();
     assert!(matches!(error, ImportError::Rows { table: "queue", .. }), "{error:?}");
     assert!(Collected::of(&target).await.chunks.is_empty());
+    let mut newer = Collected::of(&world.store).await.replay();
+    newer.header.schema += 1;
+    let error = target.moving().import(&mut newer).await.unwrap_err();
+    assert!(matches!(error, ImportError::Newer { .. }), "{error:?}");
     moved(&world.store, &target).await;
     assert_eq!(target.open_count().await.unwrap(), 1);
 }

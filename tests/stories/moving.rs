@@ -119,7 +119,8 @@ async fn moves(from: Stage, to: Stage) {
     let gateway = old.launch().start();
     let (client, key) = (gateway.client(), gateway.api_key());
     let ids = fill(&gateway, &peer).await;
-    assert_eq!(client.call("POST", "/v1/suppressions", &json!({ "address": "never@example.com" })).await.status, 201);
+    let added = client.call("POST", "/v1/suppressions", &json!({ "items": [{ "address": "never@example.com" }] })).await.json();
+    assert_eq!(added["results"][0]["status"], 201, "{added}");
     let first = client.get("/v1/events?limit=100").await.json();
     let taken = client.by_key("taken").await.json();
     if !old.stage.is_postgres() {

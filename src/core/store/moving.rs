@@ -76,6 +76,14 @@ pub enum ImportError {
     /// Something is there already: tables with their numbers of rows.
     #[error("the store is not empty: it holds {}", told(.0))]
     NotEmpty(Vec<(&'static str, i64)>),
+    /// It comes from a store whose schema this binary does not know.
+    #[error("the dump has schema {dump}, and this binary knows none above {own}: use the version that wrote it, or a newer one")]
+    Newer {
+        /// The newest migration of the store that it comes from.
+        dump: i64,
+        /// The newest migration here.
+        own: i64,
+    },
     /// A row was refused.
     #[error("rows of {table} could not be written")]
     Rows {

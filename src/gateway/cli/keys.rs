@@ -20,7 +20,7 @@ use crate::api::keys::KeyId;
 use crate::clock::StoreClock;
 use crate::config::Settings;
 use crate::config::tenants::{NAME_RULE, is_name};
-use crate::{keys, store};
+use crate::{freeze, keys, store};
 
 /// Who acts, in the audit.
 const ACTOR: &str = "cli";
@@ -161,6 +161,9 @@ async fn open(settings: &Settings, instead: &str) -> anyhow::Result<(Arc<dyn Sto
     store::ready(store.as_ref(), settings, STORE_PATIENCE).await?;
     if let Some(database) = store.time().await? {
         clock.anchor(database);
+    }
+    if freeze::since(store.as_ref()).await?.is_some() {
+        eprintln!("the store is frozen: what is changed here does not come along to the new installation");
     }
     store.ensure_tenant(keys::DEFAULT_TENANT).await?;
     Ok((store, clock.now()))

@@ -105,3 +105,20 @@ async fn the_type_of_every_problem_opens_here(on: Database) {
     assert_eq!(rig.raw(TestRequest::get().uri("/docs/style.css")).await.header("content-type"), Some("text/css; charset=utf-8"));
     assert_eq!(rig.raw(TestRequest::get().uri("/docs/errors/nonsense")).await.status, 404);
 }
+
+#[actix_web::test]
+async fn a_frozen_store_takes_nothing_and_is_still_read() {
+    let rig = Rig::start(Accounts::Relay, "").await;
+    let id = rig.post("k", HELLO).await.json()["id"].as_str().unwrap().to_owned();
+    crate::freeze::freeze(rig.store.as_ref(), rig.app.now()).await.unwrap();
+    rig.app.pauses.refresh(rig.store.as_ref()).await.unwrap();
+    let refused = rig.post("other", HELLO).await;
+    assert_eq!((refused.status, refused.code().as_str(), refused.header("retry-after")), (503, "overloaded", Some("30")));
+    assert_eq!(rig.get(&format!("/v1/notifications/{id}")).await.json()["deliveries"][0]["wait_reason"], "paused");
+    let cancel = TestRequest::post().uri(&format!("/v1/notifications/{id}/cancel"));
+    assert_eq!(rig.raw(cancel.insert_header(("authorization", format!("Bearer {}", rig.key)))).await.status, 503);
+
+    assert!(rig.store.moving().unfreeze().await.unwrap());
+    rig.app.pauses.refresh(rig.store.as_ref()).await.unwrap();
+    assert_eq!(rig.post("other", HELLO).await.status, 202);
+}

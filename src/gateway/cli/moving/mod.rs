@@ -24,7 +24,9 @@ mod lines;
 
 /// Within which every process has seen the freeze, with a margin.
 const NOTICED: Duration = Duration::from_secs(3);
-/// A process that was seen within this time runs.
+/// Within which every process that runs has written that it does.
+const SHOWN: Duration = Duration::from_secs(5);
+/// A process that was seen within this time may still run.
 const SEEN: Duration = Duration::from_secs(15);
 /// How often it is looked whether calls have ended.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -146,17 +148,14 @@ async fn export(open: &Open, wait: Duration, json: bool) -> anyhow::Result<()> {
 
 /// Waits until the processes of this installation have seen the freeze and their calls have ended; returns who runs.
 async fn quiet(open: &Open, frozen_at: Timestamp, wait: Duration, told: &Told) -> anyhow::Result<Vec<InstanceId>> {
-    let (store, since) = (open.store.as_ref(), Instant::now());
+    let (store, since, from) = (open.store.as_ref(), Instant::now(), open.now());
     // Without another process nobody has to see anything: an SQLite file belongs to this one now.
-    let running = match store.time().await? {
-        Some(_) => store.moving().seen_since(open.now().minus(SEEN)).await?,
-        None => Vec::new(),
-    };
-    if running.is_empty() {
-        return Ok(running);
+    if store.time().await?.is_none() || store.moving().seen_since(from.minus(SEEN)).await?.is_empty() {
+        return Ok(Vec::new());
     }
-    let noticed = open.clock.real(frozen_at.plus(NOTICED).since(open.now()));
-    tokio::time::sleep(noticed.min(NOTICED)).await;
+    told.note(format_args!("waiting for the processes of this installation to see it"));
+    tokio::time::sleep(SHOWN).await;
+    let running = store.moving().seen_since(from).await?;
     loop {
         let calls = store.moving().under_way().await?;
         let theirs: Vec<_> = calls.into_iter().filter(|owned| running.contains(&owned.owner)).collect();
