@@ -28,7 +28,8 @@ struct Side {
 
 impl Side {
     fn new(stage: Stage, peer: &ScriptedSmtp, master: Option<String>) -> Self {
-        Self { stage, config: smtp_account("relay", peer), master }
+        let config = format!("{}[ambiguity.transactional]\nhold = \"2m\"\n", smtp_account("relay", peer));
+        Self { stage, config, master }
     }
 
     fn launch(&self) -> Launch {
@@ -166,7 +167,7 @@ async fn moves(from: Stage, to: Stage) {
     assert_eq!(found["items"].as_array().unwrap().len(), 1, "{found}");
     assert_eq!(client.call("PUT", "/v1/switches/all", &json!({ "paused": false })).await.status, 200);
     for (key, id) in &ids {
-        let status = client.until_closed(key, Duration::from_secs(180)).await;
+        let status = client.until_closed(key, PATIENCE).await;
         let sent = sends_of(&peer, id);
         let most = if *key == "ambiguous" { 2 } else { 1 };
         assert!((1..=most).contains(&sent), "{key} was sent {sent} times: {status}");
