@@ -1,31 +1,11 @@
-//! Moving between the two kinds of store, and a feed whose database counts anew.
+//! A feed whose database counts its transactions anew.
 
 use std::sync::Arc;
 
-use tidings_core::store::Store;
-use tidings_store_sqlite::SqliteStore;
-
 use crate::fresh::database;
-use crate::store_suite::{Database, World, at, moving};
+use crate::store_suite::{World, at};
 
-/// S-237, both ways in one walk: what went to SQLite and back is still everything.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn everything_moves_to_sqlite_and_back_and_goes_on_in_both() {
-    let Some(db) = database(1).await else { return };
-    let db: Arc<dyn Database> = Arc::new(db);
-    let world = World::new(db.clone()).await;
-    moving::furnish(&world).await;
-    let directory = tempfile::tempdir().expect("a directory");
-    let file: Arc<dyn Store> = Arc::new(SqliteStore::open_in(directory.path()).await.expect("a new database"));
-    file.migrate().await.expect("the migrations apply");
-    moving::moved(&world.store, &file).await;
-    let back = db.another().await;
-    moving::moved(&file, &back).await;
-    moving::goes_on(&world, file).await;
-    moving::goes_on(&world, back).await;
-}
-
-/// DATA 6: a copy that counts its transactions anew tells its events behind those that it holds.
+/// A copy that counts its transactions anew tells its events behind those that it holds.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn positions_leap_where_a_database_counts_anew() {
     let Some(db) = database(1).await else { return };
