@@ -14,6 +14,7 @@ on_both_databases!(
     a_store_that_fails_takes_nothing_and_says_when_to_come_back,
     readiness_names_what_is_not_well,
     the_type_of_every_problem_opens_here,
+    a_frozen_store_takes_nothing_and_is_still_read,
 );
 
 async fn what_is_not_served_says_so_in_a_problem_document(on: Database) {
@@ -106,9 +107,8 @@ async fn the_type_of_every_problem_opens_here(on: Database) {
     assert_eq!(rig.raw(TestRequest::get().uri("/docs/errors/nonsense")).await.status, 404);
 }
 
-#[actix_web::test]
-async fn a_frozen_store_takes_nothing_and_is_still_read() {
-    let rig = Rig::start(Accounts::Relay, "").await;
+async fn a_frozen_store_takes_nothing_and_is_still_read(on: Database) {
+    let rig = Rig::start(on, Accounts::Relay, "").await;
     let id = rig.post("k", HELLO).await.json()["id"].as_str().unwrap().to_owned();
     crate::freeze::freeze(rig.store.as_ref(), rig.app.now()).await.unwrap();
     rig.app.pauses.refresh(rig.store.as_ref()).await.unwrap();
@@ -118,7 +118,7 @@ async fn a_frozen_store_takes_nothing_and_is_still_read() {
     let cancel = TestRequest::post().uri(&format!("/v1/notifications/{id}/cancel"));
     assert_eq!(rig.raw(cancel.insert_header(("authorization", format!("Bearer {}", rig.key)))).await.status, 503);
 
-    assert!(rig.store.moving().unfreeze().await.unwrap());
+    assert!(rig.app.store.moving().unfreeze().await.unwrap());
     rig.app.pauses.refresh(rig.store.as_ref()).await.unwrap();
     assert_eq!(rig.post("other", HELLO).await.status, 202);
 }
