@@ -23,6 +23,8 @@ pub(super) struct Letter {
     pub(super) recipients: Vec<EmailAddress>,
     /// Copies that this relay cannot be told of.
     pub(super) refused: Vec<RefusedCopy>,
+    /// Of them, those that have no mailbox.
+    pub(super) dead: Vec<String>,
     pub(super) message: Vec<u8>,
     /// Whether the relay must be told to expect UTF-8 addresses.
     pub(super) is_utf8: bool,
@@ -59,7 +61,7 @@ impl Letter {
                 || !sender.is_ascii()
                 || email.from.email.needs_smtputf8()
                 || shown.into_iter().any(EmailAddress::needs_smtputf8));
-        Ok(Self { sender, recipients, refused, message, is_utf8 })
+        Ok(Self { sender, recipients, refused, dead: Vec::new(), message, is_utf8 })
     }
 }
 

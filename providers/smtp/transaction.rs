@@ -6,7 +6,7 @@ use lettre::transport::smtp::commands::{Data, Mail, Rcpt};
 use lettre::transport::smtp::extension::MailParameter;
 use tidings_core::adapter::Outgoing;
 use tidings_core::outcome::{Outcome, Refusal, RefusedCopy, Report};
-use tidings_core::words::Reason;
+use tidings_core::words::{Class, Reason};
 
 use super::connection::{Connection, Sent};
 use super::letter::Letter;
@@ -41,16 +41,16 @@ impl From<Report> for Stop {
 
 /// Sends the letter. A connection that `was_kept` from an earlier call may turn out to be stale.
 pub(super) async fn deliver(connection: &mut Connection, was_kept: bool, letter: Letter, outgoing: &Outgoing, target: &Target) -> Ended {
-    let transaction = Transaction { letter, outgoing, target };
+    let mut transaction = Transaction { letter, outgoing, target };
     connection.messages += 1;
     match transaction.mail(connection).await {
         Ok(()) => {}
         Err(stop) if was_kept && !stop.reusable => return Ended::Stale,
         Err(Stop { report, reusable }) => return Ended::Done { report, reusable },
     }
-    match transaction.carry_on(connection).await {
-        Ok((report, reusable)) | Err(Stop { report, reusable }) => Ended::Done { report, reusable },
-    }
+    let ended = transaction.carry_on(connection).await;
+    let (report, reusable) = ended.unwrap_or_else(|Stop { report, reusable }| (report, reusable));
+    Ended::Done { report: Report { dead_copies: transaction.letter.dead, ..report }, reusable }
 }
 
 struct Transaction<'a> {
@@ -82,7 +82,7 @@ impl Transaction<'_> {
         Err(stop)
     }
 
-    async fn carry_on(mut self, connection: &mut Connection) -> Result<(Report, bool), Stop> {
+    async fn carry_on(&mut self, connection: &mut Connection) -> Result<(Report, bool), Stop> {
         let accepted_copies = self.recipients(connection).await?;
         let block = || self.target.limit(self.target.settings.timeouts.data, self.outgoing.expires_at);
         let reply = connection.command(Phase::Data, Data, block()).await?;
@@ -115,7 +115,11 @@ impl Transaction<'_> {
                 true if is_copy => accepted.push(recipient.as_str().to_owned()),
                 true => {}
                 false if is_copy && reply.code != 421 => {
-                    self.letter.refused.push(RefusedCopy { address: recipient.as_str().to_owned(), code: reply.record() });
+                    let address = recipient.as_str().to_owned();
+                    if is_dead(&reply, self.outgoing.class) {
+                        self.letter.dead.push(address.clone());
+                    }
+                    self.letter.refused.push(RefusedCopy { address, code: reply.record() });
                 }
                 false => return Err(self.refused(connection, &reply, Phase::Rcpt)),
             }
@@ -136,6 +140,12 @@ impl Transaction<'_> {
     fn command_limit(&self) -> std::time::Duration {
         self.target.limit(self.target.settings.timeouts.command, self.outgoing.expires_at)
     }
+}
+
+/// Whether the refusal of a copy is certain about its mailbox, as that of `to` would be.
+fn is_dead(reply: &Reply, class: Class) -> bool {
+    let meant = refused(reply, Situation { phase: Phase::Rcpt, class, alone: false });
+    matches!(meant.outcome, Outcome::Refused { by: Refusal::Recipient { hard: true, .. }, .. })
 }
 
 fn address(text: &str) -> Address {

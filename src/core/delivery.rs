@@ -3,6 +3,7 @@
 
 use crate::ids::{AccountId, DeliveryId, InstanceId, LaneId, TenantId};
 use crate::state::{Certainty, State};
+use crate::store::NewSuppression;
 use crate::suppression::Note;
 use crate::time::Timestamp;
 use crate::words::{AttemptOutcome, Channel, Class, Mode, Reason, words};
@@ -244,4 +245,6 @@ pub struct Change {
     pub copies: Option<Vec<u8>>,
     /// The suppression that stopped it, or that its refusal leads to.
     pub suppression: Option<Note>,
+    /// Suppressions of its copies, whose refusal moves no delivery.
+    pub of_copies: Vec<NewSuppression>,
 }

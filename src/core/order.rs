@@ -58,7 +58,7 @@ fn beside(delivery: &Delivery, events: Vec<EventRecord>, set: impl FnOnce(&mut D
     let mut after = delivery.clone();
     after.version += 1;
     set(&mut after);
-    Change { before: delivery.clone(), after, attempt: None, events, copies: None, suppression: None }
+    Change { before: delivery.clone(), after, attempt: None, events, copies: None, suppression: None, of_copies: Vec::new() }
 }
 
 /// What names a line of deliveries that go out one after the other: tenant, mode as stored, channel and `ordering_key`.

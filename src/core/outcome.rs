@@ -93,12 +93,14 @@ pub struct Report {
     pub detail: Option<String>,
     /// Copies that this call did deliver, so that no later attempt repeats them. Empty unless some were refused.
     pub accepted_copies: Vec<String>,
+    /// Copies whose refusal was certain about the mailbox, whatever became of the message itself (S-149).
+    pub dead_copies: Vec<String>,
 }
 
 impl Report {
     /// A report of `outcome` with neither code nor detail.
     pub const fn new(outcome: Outcome) -> Self {
-        Self { outcome, code: None, detail: None, accepted_copies: Vec::new() }
+        Self { outcome, code: None, detail: None, accepted_copies: Vec::new(), dead_copies: Vec::new() }
     }
 
     /// The same report with the provider's code.

@@ -8,6 +8,7 @@ use crate::ids::{AccountId, DeliveryId, InstanceId};
 use crate::outcome::{NotSent, Outcome, Refusal, Report};
 use crate::policy::{BUILD_RETRY, NOBODY_RETRY, OnAmbiguous, POISON_LOSSES, Rules};
 use crate::state::{Event, Evidence, Facts, Next, State, reason_behind};
+use crate::store::NewSuppression;
 use crate::suppression::{Note, imposed_by};
 use crate::time::Timestamp;
 use crate::words::{AttemptOutcome, Class, Reason};
@@ -43,6 +44,8 @@ pub struct Finish {
     pub match_key: Option<String>,
     /// Refused copies, sealed.
     pub copies: Option<Vec<u8>>,
+    /// Suppressions that refused copies lead to.
+    pub of_copies: Vec<NewSuppression>,
 }
 
 /// Where an account stands in the route of a delivery.
@@ -136,7 +139,7 @@ pub fn finish(rules: &Rules, facts: &FinishFacts, item: &Finish, now: Timestamp)
     };
     // What a provider says about the mailbox holds wherever the delivery stands by now (S-149).
     let imposed = imposed_by(&item.report.outcome, delivery.id, now).map(Note::Imposes);
-    change.map(|change| Change { suppression: imposed, ..change })
+    change.map(|change| Change { suppression: imposed, of_copies: item.of_copies.clone(), ..change })
 }
 
 /// A row that no account of its route may send stands back for a while, so that it does not keep others from being looked
@@ -146,7 +149,15 @@ pub fn step_aside(delivery: &Delivery, now: Timestamp) -> Option<Change> {
         return None;
     }
     let after = Delivery { available_at: Some(now.plus(NOBODY_RETRY)), version: delivery.version + 1, ..delivery.clone() };
-    Some(Change { before: delivery.clone(), after, attempt: None, events: Vec::new(), copies: None, suppression: None })
+    Some(Change {
+        before: delivery.clone(),
+        after,
+        attempt: None,
+        events: Vec::new(),
+        copies: None,
+        suppression: None,
+        of_copies: Vec::new(),
+    })
 }
 
 /// A claim was cleared for a call by `account` (row 2).
@@ -437,7 +448,15 @@ impl Draft {
     /// What is changed beside the state, which stays.
     pub(crate) fn beside_the_state(mut self) -> Change {
         self.after.version += 1;
-        Change { before: self.before, after: self.after, attempt: self.attempt, events: Vec::new(), copies: self.copies, suppression: None }
+        Change {
+            before: self.before,
+            after: self.after,
+            attempt: self.attempt,
+            events: Vec::new(),
+            copies: self.copies,
+            suppression: None,
+            of_copies: Vec::new(),
+        }
     }
 
     /// Waits until this instant, where it comes to wait.
@@ -507,7 +526,15 @@ impl Draft {
             self.attempt.as_ref().and_then(|attempt| attempt.provider_code.as_deref()).map_or((None, None), codes);
         let events = entry.into_iter().chain(self.facts_only);
         let events = events.map(|kind| EventRecord { kind, occurred_at: now, smtp_code, enhanced_code: enhanced_code.clone() }).collect();
-        Some(Change { before: self.before, after: self.after, attempt: self.attempt, events, copies: self.copies, suppression: None })
+        Some(Change {
+            before: self.before,
+            after: self.after,
+            attempt: self.attempt,
+            events,
+            copies: self.copies,
+            suppression: None,
+            of_copies: Vec::new(),
+        })
     }
 
     /// Sets the columns that belong to a state and clears those that belong to others.

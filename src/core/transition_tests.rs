@@ -34,6 +34,7 @@ fn outcome_of(delivery: &Delivery, outcome: Outcome, now: Timestamp) -> Finish {
         sandbox: false,
         match_key: None,
         copies: None,
+        of_copies: Vec::new(),
     }
 }
 

@@ -261,6 +261,7 @@ impl Dispatch {
             started_at: call.started_at,
             finished_at: now,
             copies,
+            of_copies: copies::suppressed_by(app, delivery, &report),
             report,
             jitter: rand::rng().random_range(0.0..1.0),
             position: call.position,

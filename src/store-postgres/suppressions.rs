@@ -22,6 +22,12 @@ use crate::rows::{without_nul, word};
 pub(crate) async fn add(store: &PostgresStore, items: &[NewSuppression]) -> Result<Vec<Suppressed>, StoreError> {
     let mut conn = store.connection().await?;
     let mut tx = conn.begin().await.map_err(before)?;
+    let added = add_all(&mut tx, items).await?;
+    tx.commit().await.map_err(committing)?;
+    Ok(added)
+}
+
+async fn add_all(conn: &mut PgConnection, items: &[NewSuppression]) -> Result<Vec<Suppressed>, StoreError> {
     let tenants: Vec<i32> = items.iter().map(|item| item.tenant.0).collect();
     let modes: Vec<i16> = items.iter().map(|item| item.mode.as_i16()).collect();
     let channels: Vec<&str> = items.iter().map(|item| item.channel.as_str()).collect();
@@ -49,7 +55,7 @@ pub(crate) async fn add(store: &PostgresStore, items: &[NewSuppression]) -> Resu
         items.iter().map(|item| At(item.created_at)).collect::<Vec<_>>() as _,
         items.iter().map(|item| item.address.as_slice()).collect::<Vec<_>>() as _,
     )
-    .execute(&mut *tx)
+    .execute(&mut *conn)
     .await
     .map_err(before)?;
     sqlx::query!(
@@ -65,7 +71,7 @@ pub(crate) async fn add(store: &PostgresStore, items: &[NewSuppression]) -> Resu
         &reasons[..] as _,
         &scopes[..],
     )
-    .execute(&mut *tx)
+    .execute(&mut *conn)
     .await
     .map_err(before)?;
     let held = sqlx::query_scalar!(
@@ -81,14 +87,13 @@ pub(crate) async fn add(store: &PostgresStore, items: &[NewSuppression]) -> Resu
         &reasons[..] as _,
         &scopes[..],
     )
-    .fetch_all(&mut *tx)
+    .fetch_all(conn)
     .await
     .map_err(before)?;
     if held.len() != items.len() {
         // Somebody took one away while we looked; nothing is written.
         return Err(StoreError::Busy("a suppression was removed meanwhile".into()));
     }
-    tx.commit().await.map_err(committing)?;
     let outcome = |(item, id): (&NewSuppression, Uuid)| if item.id == id { Suppressed::Added(id) } else { Suppressed::Kept(id) };
     Ok(items.iter().zip(held).map(outcome).collect())
 }
@@ -228,7 +233,11 @@ pub(crate) async fn note(conn: &mut PgConnection, changes: &[&Change], now: Time
         .await
         .map_err(before)?;
     }
-    if imposed.is_empty() { Ok(()) } else { impose(conn, &imposed, now).await }
+    if !imposed.is_empty() {
+        impose(&mut *conn, &imposed, now).await?;
+    }
+    let of_copies: Vec<NewSuppression> = changes.iter().flat_map(|change| change.of_copies.iter().cloned()).collect();
+    if of_copies.is_empty() { Ok(()) } else { add_all(conn, &of_copies).await.map(|_| ()) }
 }
 
 /// Address and digest are those of the delivery's record. One that is there already is in force again, for good.

@@ -170,7 +170,7 @@ async fn a_row_that_comes_back_is_waiting_again() {
     let read = || async { store.notification(tenant, Mode::Live, item.id).await.unwrap().unwrap().deliveries.remove(0).delivery };
     let moved = |before: Delivery, after: Delivery| {
         let after = Delivery { version: before.version + 1, ..after };
-        Change { before, after, attempt: None, events: Vec::new(), copies: None, suppression: None }
+        Change { before, after, attempt: None, events: Vec::new(), copies: None, suppression: None, of_copies: Vec::new() }
     };
 
     let open = read().await;

@@ -200,7 +200,11 @@ pub(crate) async fn note(connection: &mut SqliteConnection, changes: &[Change], 
         .await
         .map_err(store_error)?;
     }
-    if imposed.is_empty() { Ok(()) } else { impose(connection, json(&imposed), now).await }
+    if !imposed.is_empty() {
+        impose(&mut *connection, json(&imposed), now).await?;
+    }
+    let of_copies: Vec<NewSuppression> = changes.iter().flat_map(|change| change.of_copies.iter().cloned()).collect();
+    if of_copies.is_empty() { Ok(()) } else { add_all(connection, &of_copies).await.map(|_| ()) }
 }
 
 /// Address and digest are those of the delivery's record. One that is there already is in force again, for good.

@@ -193,6 +193,7 @@ macro_rules! store_suite {
             suppressing::a_removal_takes_one_reason_and_is_written_down,
             suppressing::a_hard_refusal_suppresses_its_address_at_once,
             suppressing::refusals_of_one_mailbox_are_one_row,
+            suppressing::a_hard_refusal_of_a_copy_suppresses_it_and_moves_nothing_else,
             suppressing::a_refusal_that_is_not_about_the_mailbox_suppresses_nobody,
             suppressing::a_sender_scope_stops_its_author_alone,
             access::a_key_is_found_with_its_tenant,

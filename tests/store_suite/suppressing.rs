@@ -5,9 +5,11 @@ use tidings_core::state::State;
 use tidings_core::store::{Asked, Deed, NewSuppression, Suppressed, SuppressionFilter};
 use tidings_core::suppression::{SuppressionReason, SuppressionScope};
 use tidings_core::time::Timestamp;
+use tidings_core::transition::Finish;
 use tidings_core::words::{Channel, Class, Mode, Reason};
 use uuid::Uuid;
 
+use super::world::{accepted, answered};
 use super::{World, at, unique_id};
 
 fn item(world: &World, digest: &[u8], reason: SuppressionReason, now: Timestamp) -> NewSuppression {
@@ -175,6 +177,38 @@ pub async fn refusals_of_one_mailbox_are_one_row(world: &World) {
         named.extend(world.stored(id).await.suppression.map(|behind| behind.id));
     }
     assert!(named.len() == 2 && named[0] == named[1], "both name the one row: {named:?}");
+}
+
+/// S-149: the refusal of a copy suppresses that copy, with the outcome of its message, whatever that is. The delivery goes
+/// the way that its outcome says, and the recipient stays.
+pub async fn a_hard_refusal_of_a_copy_suppresses_it_and_moves_nothing_else(world: &World) {
+    let mut copy = item(world, b"copy", SuppressionReason::HardBounce, at(1));
+    "provider".clone_into(&mut copy.source);
+    let other = NewSuppression { address_digest: b"other copy".to_vec(), id: Uuid::from_u128(2), ..copy.clone() };
+    world.suppress(b"other copy", "all", Some(at(50))).await;
+    let taken = world.dispatched("taken", at(1)).await;
+    let waits = world.dispatched("waits", at(1)).await;
+    let with = |report: Finish, of_copies: &[&NewSuppression]| Finish {
+        of_copies: of_copies.iter().map(|new| (*new).clone()).collect(),
+        ..report
+    };
+    let reports = vec![
+        with(world.report(&taken, accepted(), at(2)), &[&copy, &other]),
+        with(world.report(&waits, answered(None), at(2)), &[&NewSuppression { id: Uuid::from_u128(3), ..copy.clone() }]),
+    ];
+    // The same report once more, as after a commit whose answer was lost.
+    let again = reports.clone();
+    world.finish_all(reports, at(2)).await;
+    world.finish_all(again, at(3)).await;
+
+    let (taken, waits) = (world.stored(taken.id).await, world.stored(waits.id).await);
+    assert_eq!((taken.delivery.state, waits.delivery.state), (State::Accepted, State::RetryWait));
+    assert!(taken.suppression.is_none() && waits.suppression.is_none(), "they were about the copies");
+    let rows = world.store.suppressions().page(world.tenant, Mode::Live, &any()).await.unwrap();
+    assert!(rows.iter().all(|row| (row.reason.as_str(), row.expires_at, row.delivery) == ("hard_bounce", None, None)), "{rows:?}");
+    assert_eq!(rows.len(), 2, "{rows:?}");
+    assert_eq!(world.count("suppressions", "source = 'provider'").await, 1);
+    world.claim(10, at(10_000)).await.pop().expect("its own recipient is not suppressed");
 }
 
 /// S-151: what is said about the message, the sender or a full mailbox is not about the address.

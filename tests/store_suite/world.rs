@@ -296,5 +296,6 @@ pub(super) fn finish_of(delivery: &Delivery, outcome: Outcome, now: Timestamp) -
         sandbox: false,
         match_key: None,
         copies: None,
+        of_copies: Vec::new(),
     }
 }

@@ -15,6 +15,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 on_both_databases!(
     a_mailbox_that_does_not_exist_is_not_asked_for_twice,
+    a_copy_that_does_not_exist_is_refused_once_and_then_left_out,
     a_rate_limit_in_a_550_suppresses_nobody,
     suppressed_copies_leave_envelope_and_headers_and_are_recorded,
     an_address_suppressed_between_two_attempts_is_not_tried_again,
@@ -37,6 +38,15 @@ async fn suppress(client: &Client, addresses: &[&str]) {
 async fn found(client: &Client, address: &str) -> Vec<Value> {
     let answer = client.call("POST", "/v1/suppressions/lookup", &json!({ "address": address })).await;
     answer.json()["items"].as_array().expect("a list").clone()
+}
+
+/// What became of the copies of a delivery.
+fn copies(delivery: &Value) -> Vec<String> {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let copies = delivery["copies"].as_array().expect("a list");
+    let mut copies: Vec<String> = copies.iter().map(|copy| format!("{} {}", text(&copy["to"]), text(&copy["state"]))).collect();
+    copies.sort();
+    copies
 }
 
 /// How often the relay was asked for this recipient.
@@ -74,6 +84,36 @@ async fn a_mailbox_that_does_not_exist_is_not_asked_for_twice(stage: Stage) {
     assert!(!gateway.kill().to_lowercase().contains("gone@example.com"), "an address reached the log");
 }
 
+/// S-149: the refusal of a copy suppresses the copy alone; the message goes its way.
+async fn a_copy_that_does_not_exist_is_refused_once_and_then_left_out(stage: Stage) {
+    let (peer, launch) = with_relay(&stage, Behaviour::default().recipient("Gone@example.com", "550 5.1.1 User unknown")).await;
+    let gateway = launch.start();
+    let client = gateway.client();
+    let mut message = email("ada@example.com", "Hello");
+    message["email"]["cc"] = json!(["Gone@example.com", "bob@example.com"]);
+    client.post("first", &message).await;
+    let first = client.until_closed("first", PATIENCE).await["deliveries"][0].clone();
+    assert_eq!((&first["state"], first.get("suppression").filter(|own| !own.is_null())), (&json!("accepted"), None));
+    assert_eq!(copies(&first), ["Gone@example.com refused", "bob@example.com accepted"]);
+    let listed = found(&client, "gone@example.com").await;
+    assert_eq!((listed.len(), &listed[0]["address"]), (1, &json!("Gone@example.com")));
+    assert_eq!(
+        (&listed[0]["reason"], &listed[0]["scope"], &listed[0]["source"]),
+        (&json!("hard_bounce"), &json!("all"), &json!("provider"))
+    );
+    for others in ["ada@example.com", "bob@example.com"] {
+        assert_eq!(found(&client, others).await, Vec::<Value>::new(), "{others}");
+    }
+
+    client.post("second", &message).await;
+    let second = client.until_closed("second", PATIENCE).await["deliveries"][0].clone();
+    assert_eq!((&second["state"], copies(&second)), (&json!("accepted"), vec!["gone@example.com suppressed".to_owned()]));
+    client.post("third", &email("gone@EXAMPLE.com", "Hello")).await;
+    assert_eq!(client.until_closed("third", PATIENCE).await["status"], "suppressed");
+    assert_eq!(asked_for(&peer, "one@example.com"), 1, "by the first message alone");
+    assert!(!gateway.kill().to_lowercase().contains("gone@example.com"), "an address reached the log");
+}
+
 async fn a_rate_limit_in_a_550_suppresses_nobody(stage: Stage) {
     let behaviour = Behaviour::default()
         .recipient("a@example.com", "550 Connection frequency limited")
@@ -108,14 +148,10 @@ async fn suppressed_copies_leave_envelope_and_headers_and_are_recorded(stage: St
         assert!(!text.contains(gone), "{gone} is in the message:\n{text}");
     }
     assert!(text.contains("carol@example.com") && text.contains("fay@example.com"));
-    let mut copies: Vec<String> = status["deliveries"][0]["copies"]
-        .as_array()
-        .expect("a list")
-        .iter()
-        .map(|copy| format!("{} {}", copy["to"].as_str().unwrap_or_default(), copy["state"].as_str().unwrap_or_default()))
-        .collect();
-    copies.sort();
-    assert_eq!(copies, ["bob@example.com suppressed", "dan@example.com suppressed", "eve@example.com suppressed"]);
+    assert_eq!(
+        copies(&status["deliveries"][0]),
+        ["bob@example.com suppressed", "dan@example.com suppressed", "eve@example.com suppressed"]
+    );
 
     // A suppressed `to` ends its delivery, and nobody gets the message.
     suppress(&client, &["ada@example.com"]).await;

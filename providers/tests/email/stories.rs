@@ -51,7 +51,27 @@ async fn a_refused_copy_is_recorded_and_the_rest_get_the_message() {
     let refused_copies = vec![RefusedCopy { address: "no@example.com".into(), code: "550 5.1.1".into() }];
     assert_eq!(report.outcome, Outcome::Accepted { message_id: Some("P00000001".into()), refused_copies });
     assert_eq!(report.accepted_copies, ["yes@example.com"]);
+    assert_eq!(report.dead_copies, ["no@example.com"]);
     assert_eq!(peer.ledger()[0].recipients, ["ann@example.com", "yes@example.com"]);
+}
+
+#[tokio::test]
+async fn a_copy_without_a_mailbox_is_told_also_when_the_message_is_not_taken() {
+    let behaviour = Behaviour::default()
+        .recipient("gone@example.com", "550 5.1.1 User unknown")
+        .recipient("full@example.com", "552 5.2.2 Mailbox full")
+        .recipient("busy@example.com", "450 4.2.0 Greylisted")
+        .recipient("spam@example.com", "550 5.7.1 Blocked")
+        .once(Phase::Data, Act::reply("451 4.3.0 Try later"));
+    let peer = peer(behaviour).await;
+    let report = adapter(&peer, json!({}))
+        .send(&outgoing(|_, email| {
+            email.cc = ["gone@example.com", "full@example.com", "busy@example.com", "spam@example.com"].map(mailbox).to_vec();
+        }))
+        .await;
+
+    assert!(matches!(report.outcome, Outcome::NotSent { .. }), "{report:?}");
+    assert_eq!(report.dead_copies, ["gone@example.com"]);
 }
 
 #[tokio::test]

@@ -11,7 +11,7 @@ use crate::time::Timestamp;
 use crate::words::{Channel, Mode};
 
 /// A suppression that is to be there.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewSuppression {
     /// Its identity: a UUIDv7 of the present, so that lists are in order.
     pub id: Uuid,

@@ -164,5 +164,6 @@ fn accepted(id: tidings_core::ids::DeliveryId, account: AccountId, now: Timestam
         sandbox: false,
         match_key: None,
         copies: None,
+        of_copies: Vec::new(),
     }
 }

@@ -134,6 +134,7 @@ fn acceptance(delivery: &Delivery, account: AccountId) -> Finish {
         sandbox: false,
         match_key: None,
         copies: None,
+        of_copies: Vec::new(),
     }
 }
 

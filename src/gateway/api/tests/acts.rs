@@ -87,6 +87,7 @@ impl Worker<'_> {
             sandbox: false,
             match_key: None,
             copies: None,
+            of_copies: Vec::new(),
         };
         self.0.app.writer.finish(finish).await.unwrap();
     }

@@ -86,6 +86,7 @@ async fn end_all(rig: &Rig, outcome: &Outcome) -> Vec<DeliveryId> {
             sandbox: false,
             match_key: None,
             copies: None,
+            of_copies: Vec::new(),
         };
         app.writer.finish(finish).await.unwrap();
     }
