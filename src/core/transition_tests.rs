@@ -1,7 +1,13 @@
 //! What outcomes do to a delivery, row by row.
 
+use std::time::Duration;
+
 use super::*;
+use crate::delivery::EventType;
+use crate::outcome::{NotSent, Outcome, Refusal, Report};
 use crate::sample;
+use crate::suppression::Note;
+use crate::words::Class;
 
 const SECOND: Duration = Duration::from_secs(1);
 
