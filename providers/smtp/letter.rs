@@ -32,7 +32,7 @@ pub(super) struct Letter {
 
 impl Letter {
     /// The letter, or the report where there is none to send.
-    pub(super) fn of(outgoing: &Outgoing, settings: &Settings, dkim: &Keys, smtputf8: bool) -> Result<Self, Report> {
+    pub(super) fn of(outgoing: &Outgoing, settings: &Settings, dkim: &Keys, smtputf8: bool) -> Result<Self, Box<Report>> {
         let Content::Email(email) = &*outgoing.content;
         if !smtputf8 {
             refuse_utf8(outgoing)?;
@@ -48,7 +48,7 @@ impl Letter {
             fewer.left_out.extend(refused.iter().map(|copy| copy.address.clone()));
             mime::message(&fewer)
         };
-        let mut message = message.map_err(|err| Report::new(Outcome::BuildFailed).with_detail(err.to_string()))?;
+        let mut message = message.map_err(|err| Box::new(Report::new(Outcome::BuildFailed).with_detail(err.to_string())))?;
         let replaced = if settings.host.to_ascii_lowercase().ends_with(SES_HOSTS) { REPLACED_BY_SES } else { &[] };
         dkim.sign(email.from.email.domain(), &mut message, outgoing.date, replaced);
         let sender = match &settings.return_path {
@@ -66,7 +66,7 @@ impl Letter {
 }
 
 /// Addresses without which there is no message.
-fn refuse_utf8(outgoing: &Outgoing) -> Result<(), Report> {
+fn refuse_utf8(outgoing: &Outgoing) -> Result<(), Box<Report>> {
     let Content::Email(email) = &*outgoing.content;
     let (by, reason) = if outgoing.to.email.needs_smtputf8() {
         (Refusal::Recipient { listed: false, hard: false }, Reason::RecipientRefused)
@@ -77,5 +77,6 @@ fn refuse_utf8(outgoing: &Outgoing) -> Result<(), Report> {
     } else {
         return Ok(());
     };
-    Err(Report::new(Outcome::Refused { by, reason }).with_detail("an address needs SMTPUTF8, which the relay does not offer"))
+    let report = Report::new(Outcome::Refused { by, reason });
+    Err(Box::new(report.with_detail("an address needs SMTPUTF8, which the relay does not offer")))
 }

@@ -89,7 +89,7 @@ impl Smtp {
                 }
                 Err(report) => {
                     self.pool.keep(connection);
-                    return Err(report);
+                    return Err(*report);
                 }
             };
             match Box::pin(deliver(&mut connection, was_kept, letter, outgoing, &self.target)).await {
