@@ -149,3 +149,17 @@ async fn what_was_committed_is_there_after_the_next_start() {
     };
     assert_eq!(store.setting("master").await.unwrap().as_deref(), Some(&b"secret"[..]));
 }
+
+/// As `.cargo/config.toml` says: without it every page and every allocation of one connection waits for those of the others.
+#[tokio::test]
+async fn sqlite_is_built_without_locks_that_connections_share() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join(tidings_store_sqlite::FILE_NAME);
+    tidings_store_sqlite::SqliteStore::open(&path).await.unwrap().close().await;
+    let options = sqlx::sqlite::SqliteConnectOptions::new().filename(&path);
+    let mut connection = sqlx::ConnectOptions::connect(&options).await.unwrap();
+    let built: Vec<String> =
+        sqlx::query_scalar("SELECT compile_options FROM pragma_compile_options").fetch_all(&mut connection).await.unwrap();
+    assert!(built.iter().any(|option| option == "DEFAULT_MEMSTATUS=0"), "{built:?}");
+    assert!(!built.iter().any(|option| option == "ENABLE_MEMORY_MANAGEMENT"), "{built:?}");
+}
