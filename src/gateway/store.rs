@@ -32,6 +32,8 @@ pub async fn open(settings: &Settings) -> anyhow::Result<Opened> {
         let options = tidings_store_postgres::Options {
             max_connections: settings.store.max_connections,
             statement_cache: settings.store.statement_cache,
+            listen_url: settings.store.listen_url.as_ref().map(|url| url.reveal().to_owned()),
+            migrate_url: settings.store.migrate_url.as_ref().map(|url| url.reveal().to_owned()),
             ..Default::default()
         };
         let store = Arc::new(PostgresStore::connect(url, options).await.context("store.url")?);

@@ -32,6 +32,8 @@ pub struct Store {
     pub url: Secret,
     pub max_connections: u32,
     pub statement_cache: bool,
+    pub listen_url: Option<Secret>,
+    pub migrate_url: Option<Secret>,
     pub migrate: Migrate,
 }
 
@@ -98,11 +100,22 @@ impl Store {
         let url = table.get("url");
         // Where nobody says otherwise, the database goes where the rest of the data goes.
         let usual = || sqlite(&server.data_dir.join("tidings.db"));
+        let url = if url.is_default() { usual() } else { store_url(&url).unwrap_or_else(usual) };
+        let beside = |name: &str| {
+            let setting = table.get(name);
+            let given = postgres_url(&setting);
+            if given.is_some() && url.reveal().starts_with("sqlite:") {
+                setting.fault("is for PostgreSQL, and store.url names an SQLite file");
+            }
+            given
+        };
         Self {
-            url: if url.is_default() { usual() } else { store_url(&url).unwrap_or_else(usual) },
+            listen_url: beside("listen_url"),
+            migrate_url: beside("migrate_url"),
             max_connections: table.get("max_connections").number(3..=1_000).unwrap_or_default(),
             statement_cache: table.get("statement_cache").flag().unwrap_or_default(),
             migrate: table.get("migrate").word(&[("auto", Migrate::Auto), ("never", Migrate::Never)]).unwrap_or(Migrate::Auto),
+            url,
         }
     }
 }
@@ -117,7 +130,15 @@ fn store_url(setting: &Setting<'_>) -> Option<Secret> {
             let is_file = !path.is_empty() && !path.contains('?') && !path.ends_with('/') && !path.starts_with(':');
             return is_file.then(|| sqlite(&setting.base().join(path)));
         }
-        let url: Url = text.parse().ok()?;
-        matches!(url.scheme(), "postgres" | "postgresql").then(|| Secret::new(text))
+        postgres(text)
     })
+}
+
+fn postgres_url(setting: &Setting<'_>) -> Option<Secret> {
+    setting.parsed("\"postgres://USER:PASSWORD@HOST/DATABASE\" (special characters percent-encoded)", postgres)
+}
+
+fn postgres(text: &str) -> Option<Secret> {
+    let url: Url = text.parse().ok()?;
+    matches!(url.scheme(), "postgres" | "postgresql").then(|| Secret::new(text))
 }

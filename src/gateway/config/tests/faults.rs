@@ -25,6 +25,14 @@ fn a_variable_of_the_wrong_type_says_what_was_expected_and_not_what_stands_there
 fn a_wrong_type_in_the_file_is_found_with_its_line() {
     for (file, fault) in [
         ("[store]\nmax_connections = \"16\"", "store.max_connections (tidings.toml line 2): expected a whole number from 3 to 1000"),
+        (
+            "[store]\nlisten_url = \"postgres://h/d\"",
+            "store.listen_url (tidings.toml line 2): is for PostgreSQL, and store.url names an SQLite file",
+        ),
+        (
+            "[store]\nmigrate_url = \"sqlite://d\"",
+            "store.migrate_url (tidings.toml line 2): expected \"postgres://USER:PASSWORD@HOST/DATABASE\" (special characters percent-encoded)",
+        ),
         ("[store]\nmax_connections = 1", "store.max_connections (tidings.toml line 2): expected a whole number from 3 to 1000"),
         ("[sandbox]\n\nenabled = \"yes\"", "sandbox.enabled (tidings.toml line 3): expected true or false"),
         ("server = 1", "server (tidings.toml line 1): expected a table"),

@@ -119,5 +119,14 @@ fn the_database_follows_the_data_directory_unless_it_is_set() {
     let given = Given::nothing().variable("TIDINGS__SERVER__DATA_DIR", "/var/lib/tidings");
     assert_eq!(given.load().store.url.reveal(), "sqlite:///var/lib/tidings/tidings.db");
     let given = given.variable("TIDINGS__STORE__URL", "postgres://t:p%23@db/t");
-    assert_eq!(given.load().store.url.reveal(), "postgres://t:p%23@db/t");
+    let store = given.load().store;
+    assert_eq!(store.url.reveal(), "postgres://t:p%23@db/t");
+    assert!(store.listen_url.is_none() && store.migrate_url.is_none());
+    let given = given
+        .variable("TIDINGS__STORE__LISTEN_URL", "postgres://t@db:5433/t")
+        .variable("TIDINGS__STORE__MIGRATE_URL", "postgres://owner@db/t");
+    let store = given.load().store;
+    let revealed = |url: &Option<tidings_core::secrets::Secret>| url.as_ref().map(|url| url.reveal().to_owned());
+    assert_eq!(revealed(&store.listen_url).as_deref(), Some("postgres://t@db:5433/t"));
+    assert_eq!(revealed(&store.migrate_url).as_deref(), Some("postgres://owner@db/t"));
 }
