@@ -101,17 +101,9 @@ impl Store {
         // Where nobody says otherwise, the database goes where the rest of the data goes.
         let usual = || sqlite(&server.data_dir.join("tidings.db"));
         let url = if url.is_default() { usual() } else { store_url(&url).unwrap_or_else(usual) };
-        let beside = |name: &str| {
-            let setting = table.get(name);
-            let given = postgres_url(&setting);
-            if given.is_some() && url.reveal().starts_with("sqlite:") {
-                setting.fault("is for PostgreSQL, and store.url names an SQLite file");
-            }
-            given
-        };
         Self {
-            listen_url: beside("listen_url"),
-            migrate_url: beside("migrate_url"),
+            listen_url: postgres_url(&table.get("listen_url")),
+            migrate_url: postgres_url(&table.get("migrate_url")),
             max_connections: table.get("max_connections").number(3..=1_000).unwrap_or_default(),
             statement_cache: table.get("statement_cache").flag().unwrap_or_default(),
             migrate: table.get("migrate").word(&[("auto", Migrate::Auto), ("never", Migrate::Never)]).unwrap_or(Migrate::Auto),

@@ -26,10 +26,6 @@ fn a_wrong_type_in_the_file_is_found_with_its_line() {
     for (file, fault) in [
         ("[store]\nmax_connections = \"16\"", "store.max_connections (tidings.toml line 2): expected a whole number from 3 to 1000"),
         (
-            "[store]\nlisten_url = \"postgres://h/d\"",
-            "store.listen_url (tidings.toml line 2): is for PostgreSQL, and store.url names an SQLite file",
-        ),
-        (
             "[store]\nmigrate_url = \"sqlite://d\"",
             "store.migrate_url (tidings.toml line 2): expected \"postgres://USER:PASSWORD@HOST/DATABASE\" (special characters percent-encoded)",
         ),
