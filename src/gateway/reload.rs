@@ -46,6 +46,9 @@ pub enum ReloadError {
     /// Another reload is still at work, or a file cannot be read in time.
     #[error("the configuration could not be read in time")]
     Late,
+    /// The store is frozen: an entry in its audit log would not move with it.
+    #[error("the store is frozen")]
+    Frozen,
     /// The store did not take the accounts or the entry in the audit log.
     #[error("the store did not take the configuration")]
     Store(#[from] StoreError),
@@ -121,7 +124,7 @@ pub async fn reload(app: &Arc<App>, actor: &str) -> Result<Reloaded, ReloadError
         Err(ReloadError::Store(error)) => {
             tracing::error!(error = %keeper::chain(error), actor, "the configuration was not reloaded, the one in force stays");
         }
-        Err(error @ ReloadError::Late) => {
+        Err(error @ (ReloadError::Late | ReloadError::Frozen)) => {
             tracing::error!(%error, actor, "the configuration was not reloaded, the one in force stays");
         }
     }
@@ -130,6 +133,9 @@ pub async fn reload(app: &Arc<App>, actor: &str) -> Result<Reloaded, ReloadError
 
 async fn take(app: &Arc<App>, actor: &str) -> Result<Reloaded, ReloadError> {
     let turn = tokio::time::timeout(PATIENCE, app.reloads.turn.clone().lock_owned()).await.map_err(|_| ReloadError::Late)?;
+    if app.pauses.is_frozen() {
+        return Err(ReloadError::Frozen);
+    }
     let before = app.setup();
     let workshop = Workshop { clock: app.clock.clone(), writer: app.writer.clone(), keyring: app.keyring.clone() };
     let (_turn, Reading { settings, warnings, adapters }) = app.reloads.read(turn, workshop, before.clone()).await?;

@@ -11,7 +11,7 @@ use futures_util::TryStreamExt as _;
 use sqlx::postgres::{PgArguments, PgRow};
 use sqlx::{Arguments as _, AssertSqlSafe, Connection as _, PgConnection, Row as _};
 use tidings_core::ids::{InstanceId, NotificationId};
-use tidings_core::moving::{CHUNK_BYTES, CHUNK_ROWS, Column, FEED_LEAP, FROZEN, Header, Kind, Row, SETTINGS_LEFT, TABLES, Table, Value};
+use tidings_core::moving::{Chunk, Column, FEED_LEAP, FROZEN, Header, Kind, Row, TABLES, Table, Value};
 use tidings_core::store::{ExportError, ImportError, Origin, Owned, STATEMENT_LIMIT, Sink, Source, StoreError};
 use tidings_core::time::Timestamp;
 use uuid::Uuid;
@@ -62,14 +62,7 @@ fn select(table: &Table) -> String {
     let columns: Vec<String> = table.columns.iter().map(|column| read(table, column)).collect();
     // Events must come in their order.
     let order = if table.name == "events" { " ORDER BY pos, n" } else { "" };
-    format!("SELECT {} FROM {} AS t{}{order}", columns.join(", "), table.name, those_that_move(table))
-}
-
-fn those_that_move(table: &Table) -> String {
-    match table.name {
-        "settings" => format!(" WHERE key NOT IN ('{}')", SETTINGS_LEFT.join("', '")),
-        _ => String::new(),
-    }
+    format!("SELECT {} FROM {} AS t{}{order}", columns.join(", "), table.name, table.those_that_move())
 }
 
 /// The expression that reads a column in the type by which its kind is fetched.
@@ -101,17 +94,14 @@ pub(crate) async fn export(store: &PostgresStore, sink: &mut dyn Sink) -> Result
     sink.begin(origin(&mut snapshot).await?).await.map_err(ExportError::Sink)?;
     for table in TABLES {
         let mut rows = sqlx::query(AssertSqlSafe(select(table))).fetch(&mut *snapshot);
-        let (mut chunk, mut size) = (Vec::new(), 0);
+        let mut chunk = Chunk::default();
         while let Some(row) = rows.try_next().await.map_err(before)? {
-            let row = values(table, &row)?;
-            size += row.iter().map(Value::size).sum::<usize>();
-            chunk.push(row);
-            if chunk.len() >= CHUNK_ROWS || size >= CHUNK_BYTES {
-                sink.rows(table, std::mem::take(&mut chunk)).await.map_err(ExportError::Sink)?;
-                size = 0;
+            chunk.add(values(table, &row)?);
+            if chunk.is_full() {
+                sink.rows(table, chunk.take()).await.map_err(ExportError::Sink)?;
             }
         }
-        sink.rows(table, chunk).await.map_err(ExportError::Sink)?;
+        sink.rows(table, chunk.take()).await.map_err(ExportError::Sink)?;
     }
     snapshot.rollback().await.map_err(before)?;
     if look(&mut conn).await? != seen {
@@ -162,7 +152,7 @@ pub(crate) async fn import(store: &PostgresStore, source: &mut dyn Source) -> Re
     }
     let mut found = Vec::new();
     for table in TABLES {
-        let count = format!("SELECT count(*) FROM {}{}", table.name, those_that_move(table));
+        let count = format!("SELECT count(*) FROM {}{}", table.name, table.those_that_move());
         match sqlx::query_scalar(AssertSqlSafe(count)).fetch_one(&mut *tx).await.map_err(before)? {
             0 => {}
             rows => found.push((table.name, rows)),

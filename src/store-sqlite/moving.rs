@@ -8,7 +8,7 @@ use futures_util::TryStreamExt as _;
 use sqlx::sqlite::{SqliteArguments, SqliteConnection, SqlitePool, SqliteRow};
 use sqlx::{Arguments as _, AssertSqlSafe, Row as _, query, query_scalar};
 use tidings_core::ids::{InstanceId, NotificationId};
-use tidings_core::moving::{CHUNK_BYTES, CHUNK_ROWS, FEED_LEAP, FROZEN, Header, Kind, Row, SETTINGS_LEFT, TABLES, Table, Value};
+use tidings_core::moving::{Chunk, FEED_LEAP, FROZEN, Header, Kind, Row, TABLES, Table, Value};
 use tidings_core::store::{ExportError, ImportError, Origin, Owned, Sink, Source, StoreError};
 use tidings_core::time::Timestamp;
 use uuid::Uuid;
@@ -57,14 +57,7 @@ fn select(table: &Table) -> String {
     let columns: Vec<String> = table.columns.iter().map(|column| read(column.name)).collect();
     // Rows of one transaction follow each other in the order of their numbers anyway; events must.
     let order = if table.name == "events" { " ORDER BY pos" } else { "" };
-    format!("SELECT {} FROM {}{}{order}", columns.join(", "), table.name, those_that_move(table))
-}
-
-fn those_that_move(table: &Table) -> String {
-    match table.name {
-        "settings" => format!(" WHERE key NOT IN ('{}')", SETTINGS_LEFT.join("', '")),
-        _ => String::new(),
-    }
+    format!("SELECT {} FROM {}{}{order}", columns.join(", "), table.name, table.those_that_move())
 }
 
 pub(crate) async fn export(readers: &SqlitePool, sink: &mut dyn Sink) -> Result<(), ExportError> {
@@ -72,17 +65,14 @@ pub(crate) async fn export(readers: &SqlitePool, sink: &mut dyn Sink) -> Result<
     sink.begin(origin(&mut snapshot).await?).await.map_err(ExportError::Sink)?;
     for table in TABLES {
         let mut rows = query(AssertSqlSafe(select(table))).fetch(&mut *snapshot);
-        let (mut chunk, mut size) = (Vec::new(), 0);
+        let mut chunk = Chunk::default();
         while let Some(row) = rows.try_next().await.map_err(store_error)? {
-            let row = values(table, &row)?;
-            size += row.iter().map(Value::size).sum::<usize>();
-            chunk.push(row);
-            if chunk.len() >= CHUNK_ROWS || size >= CHUNK_BYTES {
-                sink.rows(table, std::mem::take(&mut chunk)).await.map_err(ExportError::Sink)?;
-                size = 0;
+            chunk.add(values(table, &row)?);
+            if chunk.is_full() {
+                sink.rows(table, chunk.take()).await.map_err(ExportError::Sink)?;
             }
         }
-        sink.rows(table, chunk).await.map_err(ExportError::Sink)?;
+        sink.rows(table, chunk.take()).await.map_err(ExportError::Sink)?;
     }
     Ok(())
 }
@@ -130,7 +120,7 @@ async fn import_in(connection: &mut SqliteConnection, source: &mut dyn Source) -
     }
     let mut found = Vec::new();
     for table in TABLES {
-        let count = format!("SELECT count(*) FROM {}{}", table.name, those_that_move(table));
+        let count = format!("SELECT count(*) FROM {}{}", table.name, table.those_that_move());
         match query_scalar(AssertSqlSafe(count)).fetch_one(&mut *connection).await.map_err(store_error)? {
             0 => {}
             rows => found.push((table.name, rows)),

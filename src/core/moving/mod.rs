@@ -57,6 +57,14 @@ impl Table {
     pub fn place(&self, name: &str) -> Option<usize> {
         self.columns.iter().position(|column| column.name == name)
     }
+
+    /// Which of its rows move, as the end of a statement of either database.
+    pub fn those_that_move(&self) -> String {
+        match self.name {
+            "settings" => format!(" WHERE key NOT IN ('{}')", SETTINGS_LEFT.join("', '")),
+            _ => String::new(),
+        }
+    }
 }
 
 /// One value of a row.
@@ -97,6 +105,32 @@ pub const FROZEN: &str = "frozen";
 pub const FEED_LEAP: i64 = 1 << 32;
 
 /// Rows that one chunk holds at most.
-pub const CHUNK_ROWS: usize = 500;
+const CHUNK_ROWS: usize = 500;
 /// About how many bytes one chunk holds before it is passed on.
-pub const CHUNK_BYTES: usize = 4 << 20;
+const CHUNK_BYTES: usize = 4 << 20;
+
+/// Rows of one table that gather until they are worth passing on: no more of them are in memory at a time.
+#[derive(Debug, Default)]
+pub struct Chunk {
+    rows: Vec<Row>,
+    size: usize,
+}
+
+impl Chunk {
+    /// Adds a row.
+    pub fn add(&mut self, row: Row) {
+        self.size += row.iter().map(Value::size).sum::<usize>();
+        self.rows.push(row);
+    }
+
+    /// Whether it is to be passed on.
+    pub const fn is_full(&self) -> bool {
+        self.rows.len() >= CHUNK_ROWS || self.size >= CHUNK_BYTES
+    }
+
+    /// What has gathered; it begins anew.
+    pub fn take(&mut self) -> Vec<Row> {
+        self.size = 0;
+        std::mem::take(&mut self.rows)
+    }
+}

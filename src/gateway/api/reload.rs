@@ -39,6 +39,7 @@ fn problem(error: ReloadError) -> Problem {
             all.into()
         }
         ReloadError::Late => Problem::new(Code::Overloaded, "the configuration could not be read in time, or another reload is at work"),
+        ReloadError::Frozen => Problem::new(Code::Overloaded, "the store is frozen: this installation moves to another database"),
         ReloadError::Store(error) => Problem::store(&error),
     }
 }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use async_trait::async_trait;
-use tidings_core::moving::{CHUNK_BYTES, CHUNK_ROWS, Counted, DumpFault, DumpReader, DumpWriter, FORMAT, Header, Read, Row, Table, Value};
+use tidings_core::moving::{Chunk, Counted, DumpFault, DumpReader, DumpWriter, FORMAT, Header, Read, Row, Table};
 use tidings_core::store::{BoxError, Origin, Sink, Source};
 use tidings_core::time::Timestamp;
 
@@ -190,20 +190,18 @@ impl Source for Lines {
             self.progress.end();
             return Ok(None);
         };
-        let mut size: usize = first.iter().map(Value::size).sum();
-        let mut rows = vec![first];
-        while rows.len() < CHUNK_ROWS && size < CHUNK_BYTES {
+        let mut chunk = Chunk::default();
+        chunk.add(first);
+        while !chunk.is_full() {
             match self.row()? {
-                Some((next, row)) if std::ptr::eq(next, table) => {
-                    size += row.iter().map(Value::size).sum::<usize>();
-                    rows.push(row);
-                }
+                Some((next, row)) if std::ptr::eq(next, table) => chunk.add(row),
                 ahead => {
                     self.ahead = ahead;
                     break;
                 }
             }
         }
+        let rows = chunk.take();
         self.progress.count(table.name, rows.len());
         Ok(Some((table, rows)))
     }
