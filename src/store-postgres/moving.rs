@@ -338,14 +338,16 @@ async fn remember(conn: &mut PgConnection, home: Option<&str>) -> Result<(), Sto
     .map_err(committing)
 }
 
-/// Whether events stand where new ones could come: at or behind the end of the feed. The newest event of each tenant and
-/// mode is found by the primary key.
+/// Whether events stand where new ones could come: at or behind the place of the next transaction, which lies behind every
+/// event that is committed, however long others on the server have been at work. The newest event of each tenant and mode
+/// is found by the primary key.
 async fn is_behind(conn: &mut PgConnection) -> Result<bool, StoreError> {
     let behind = sqlx::query_scalar!(
-        r#"SELECT feed_horizon() <= GREATEST((SELECT max(pos) FROM feed_floors), (
-            SELECT max(e.pos) FROM tenants t CROSS JOIN (VALUES (0::smallint), (1::smallint)) AS m (mode)
-            CROSS JOIN LATERAL (SELECT pos FROM events WHERE tenant_id = t.id AND mode = m.mode ORDER BY pos DESC LIMIT 1) e), 0)
-            AS "behind!""#
+        r#"SELECT ('x' || encode(value, 'hex'))::bit(64)::bigint + pg_snapshot_xmax(pg_current_snapshot())::text::bigint
+            <= GREATEST((SELECT max(pos) FROM feed_floors), (
+                SELECT max(e.pos) FROM tenants t CROSS JOIN (VALUES (0::smallint), (1::smallint)) AS m (mode)
+                CROSS JOIN LATERAL (SELECT pos FROM events WHERE tenant_id = t.id AND mode = m.mode ORDER BY pos DESC LIMIT 1) e), 0)
+            AS "behind!" FROM settings WHERE key = 'feed_base'"#
     );
     behind.fetch_one(conn).await.map_err(before)
 }
