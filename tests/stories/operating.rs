@@ -188,6 +188,7 @@ async fn keys_are_made_past_the_server_where_it_does_not_have_the_store_to_itsel
             (&["keys", "create", "shop"][..], "ask it for keys over HTTP (/v1/keys, with a key of scope admin), or stop it first"),
             (&["tenants", "create", "acme"], "stop it first"),
             (&["migrate", "--dry-run"], "stop it first"),
+            (&["export", "--freeze"], "stop it first"),
         ] {
             let (code, out, err) = run(arguments);
             assert_eq!((code, out.as_str()), (Some(1), ""), "{arguments:?}: {err}");

@@ -14,7 +14,7 @@ use tidings_core::secrets::Keyring;
 use tidings_core::store::{Store, Sweep, SwitchedBy};
 use tidings_core::time::{Clock as _, Timestamp};
 
-use super::{STORE_PATIENCE, say};
+use super::{STORE_PATIENCE, open_store, say};
 use crate::clock::StoreClock;
 use crate::config::Settings;
 use crate::{freeze, keys, store};
@@ -80,7 +80,7 @@ struct Open {
 
 impl Open {
     async fn of(settings: &Settings) -> anyhow::Result<Self> {
-        let (clock, store) = (StoreClock::start(), store::open(settings).await?.store);
+        let (clock, store) = (StoreClock::start(), open_store(settings, "stop it first; what waits in it moves as it is").await?);
         store::ready(store.as_ref(), settings, STORE_PATIENCE).await?;
         if let Some(database) = store.time().await? {
             clock.anchor(database);
