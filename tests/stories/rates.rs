@@ -42,6 +42,27 @@ async fn until_taken(peer: &ScriptedSmtp, messages: u64, gateways: &[Gateway]) {
     tokio::time::timeout(PATIENCE, all).await.unwrap_or_else(|_| panic!("{} taken\n{}", peer.taken(), log()));
 }
 
+/// Waits until the peer has everything but what runs, and nothing is queued; returns how many calls are under way for good.
+async fn until_sent_or_dead(client: &Client, peer: &ScriptedSmtp, messages: u64, gateways: &[Gateway]) -> u64 {
+    let all = async {
+        loop {
+            let count = async |state: &str| {
+                let listed = client.get(&format!("/v1/notifications?state={state}&limit=200")).await.json();
+                listed["items"].as_array().expect("a list").len() as u64
+            };
+            let (waiting, running) = (count("queued").await + count("retry_wait").await, count("dispatching").await);
+            let left = messages.saturating_sub(peer.taken());
+            // What the peer has taken may run on until its outcome is written.
+            if waiting == 0 && left <= running {
+                return left;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    let log = || gateways.iter().map(Gateway::log).collect::<Vec<_>>().join("\n");
+    tokio::time::timeout(PATIENCE, all).await.unwrap_or_else(|_| panic!("{} taken\n{}", peer.taken(), log()))
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn processes_share_the_rate_of_an_account_and_one_that_dies_takes_nothing_extra() {
     const MESSAGES: usize = 150;
@@ -64,7 +85,9 @@ async fn processes_share_the_rate_of_an_account_and_one_that_dies_takes_nothing_
     until_taken(&peer, 90, &gateways).await;
     drop(gateways.pop().expect("three").kill());
     gateways.push(launch.start());
-    until_taken(&peer, MESSAGES as u64, &gateways).await;
+    // A call that was waiting for its instant dies with its process: it goes on when its lease has ended, as after any crash.
+    let left = until_sent_or_dead(&client, &peer, MESSAGES as u64, &gateways).await;
+    assert!(left <= 4, "{left} calls of two processes");
     let busiest = busiest(&peer);
     assert!(busiest <= RATE + 1, "{busiest} within one second");
 }
