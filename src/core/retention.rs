@@ -16,6 +16,8 @@ pub const AUDIT_KEPT: Duration = DAY.saturating_mul(400);
 pub const INSTANCES_KEPT: Duration = DAY.saturating_mul(30);
 /// How long a line of one `ordering_key` in which nothing stands is remembered.
 pub const IDLE_LINES_KEPT: Duration = DAY;
+/// How long the counts of accounts' days are kept.
+pub const QUOTAS_KEPT: Duration = DAY.saturating_mul(8);
 /// Raw webhooks go before this; until then their partitions are left alone.
 pub const ENVELOPES_KEPT: Duration = DAY.saturating_mul(60);
 /// The least that a record is kept: the longest wait for a receipt, and a month for a bounce that comes late (S-157).

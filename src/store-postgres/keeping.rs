@@ -8,7 +8,7 @@ use std::time::Duration;
 use sqlx::{Connection, PgConnection};
 use tidings_core::crash::fail_point;
 use tidings_core::ids::{DeliveryId, InstanceId, NotificationId, TenantId};
-use tidings_core::retention::{AUDIT_KEPT, ENVELOPES_KEPT, IDLE_LINES_KEPT, INSTANCES_KEPT, Kept, Retention, Standing};
+use tidings_core::retention::{AUDIT_KEPT, ENVELOPES_KEPT, IDLE_LINES_KEPT, INSTANCES_KEPT, Kept, QUOTAS_KEPT, Retention, Standing};
 use tidings_core::store::{Due, DueNotification, StoreError};
 use tidings_core::time::Timestamp;
 use uuid::Uuid;
@@ -321,6 +321,14 @@ pub(crate) async fn purge_rest(store: &PostgresStore, keep: &Retention, now: Tim
         CHUNK,
     );
     purged += lines.execute(&mut *conn).await.map_err(committing)?.rows_affected();
+    let counts = sqlx::query!(
+        "DELETE FROM quota_pools p USING (
+            SELECT key, period_start FROM quota_pools WHERE period_start < $1 LIMIT $2 FOR UPDATE SKIP LOCKED) x
+         WHERE (p.key, p.period_start) = (x.key, x.period_start)",
+        At(now.minus(QUOTAS_KEPT)) as _,
+        CHUNK,
+    );
+    purged += counts.execute(&mut *conn).await.map_err(committing)?.rows_affected();
     let instances = sqlx::query!(
         "DELETE FROM instances WHERE id IN (SELECT id FROM instances WHERE seen_at < $1 ORDER BY id LIMIT $2 FOR UPDATE SKIP LOCKED)",
         At(now.minus(INSTANCES_KEPT)) as _,

@@ -21,6 +21,7 @@ mod key_expiry;
 mod listing;
 mod moving;
 mod order;
+mod quotas;
 mod rates;
 mod read;
 mod registry;
@@ -43,15 +44,16 @@ use sqlx::{PgPool, Postgres};
 use tidings_core::acts::Act;
 use tidings_core::ids::{AccountId, DeliveryId, InstanceId, LaneId, NotificationId, TenantId};
 use tidings_core::policy::Rules;
+use tidings_core::pool;
 use tidings_core::retention::{Kept, Retention};
 use tidings_core::sandbox::SandboxMessage;
 use tidings_core::slices::{Ask, Slice};
 use tidings_core::store::{
     Access, Acted, Acts, ApiKey, Asked, DeadLetter, DeadLetterFilter, Deed, Depth, Due, DueNotification, ExportError, Feed, FeedPage,
     FeedPosition, FeedQuery, Finding, Gauges, ImportError, Keeping, KeyFilter, KeyHolder, Listing, Mailbox, Moving, NewSuppression,
-    OpenCalls, Ordering, Outbox, Owned, Rates, Reading, Registry, SandboxFilter, Scan, Sink, Source, Store, StoreError, StoredContent,
-    StoredNotification, StoredOutgoing, StoredSuppression, Suppressed, SuppressionFilter, Suppressions, Sweep, Swept, SwitchedBy, Switches,
-    Tenant, Window, WriteBatch, WriteResults,
+    OpenCalls, Ordering, Outbox, Owned, Quotas, Rates, Reading, Registry, SandboxFilter, Scan, Sink, Source, Store, StoreError,
+    StoredContent, StoredNotification, StoredOutgoing, StoredSuppression, Suppressed, SuppressionFilter, Suppressions, Sweep, Swept,
+    SwitchedBy, Switches, Tenant, Window, WriteBatch, WriteResults,
 };
 use tidings_core::suppression::Hit;
 use tidings_core::switches::{Scope, Switch};
@@ -207,6 +209,10 @@ impl Store for PostgresStore {
     }
 
     fn rates(&self) -> &dyn Rates {
+        self
+    }
+
+    fn quotas(&self) -> &dyn Quotas {
         self
     }
 
@@ -532,6 +538,21 @@ impl Keeping for PostgresStore {
 impl Rates for PostgresStore {
     async fn draw(&self, asks: &[Ask]) -> Result<Vec<Slice>, StoreError> {
         limited_write(rates::draw(self, asks)).await
+    }
+}
+
+#[async_trait]
+impl Quotas for PostgresStore {
+    async fn draw_calls(&self, asks: &[pool::Ask]) -> Result<Vec<pool::Drawn>, StoreError> {
+        limited_write(quotas::draw(self, asks)).await
+    }
+
+    async fn give_calls_back(&self, rests: &[pool::Rest]) -> Result<(), StoreError> {
+        limited_write(quotas::give_back(self, rests)).await
+    }
+
+    async fn calls_used(&self, days: &[(String, Timestamp)]) -> Result<Vec<i64>, StoreError> {
+        limited(quotas::used(self, days)).await
     }
 }
 

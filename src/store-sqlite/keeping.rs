@@ -7,7 +7,7 @@ use sqlx::sqlite::{SqliteConnection, SqlitePool};
 use sqlx::{query, query_as, query_scalar};
 use tidings_core::crash::fail_point;
 use tidings_core::ids::{DeliveryId, InstanceId, NotificationId, TenantId};
-use tidings_core::retention::{AUDIT_KEPT, IDLE_LINES_KEPT, INSTANCES_KEPT, Kept, Retention, Standing};
+use tidings_core::retention::{AUDIT_KEPT, IDLE_LINES_KEPT, INSTANCES_KEPT, Kept, QUOTAS_KEPT, Retention, Standing};
 use tidings_core::store::{Due, DueNotification, StoreError};
 use tidings_core::time::Timestamp;
 use uuid::Uuid;
@@ -267,6 +267,10 @@ async fn purge_rest_in(connection: &mut SqliteConnection, keep: &Retention, now:
         chunk
     );
     purged += lines.execute(&mut *connection).await.map_err(store_error)?.rows_affected();
+    let before = now.minus(QUOTAS_KEPT).as_micros();
+    let counts =
+        query!("DELETE FROM quota_pools WHERE rowid IN (SELECT rowid FROM quota_pools WHERE window_start < ?1 LIMIT ?2)", before, chunk);
+    purged += counts.execute(&mut *connection).await.map_err(store_error)?.rows_affected();
     let before = now.minus(INSTANCES_KEPT).as_micros();
     let instances =
         query!("DELETE FROM instances WHERE id IN (SELECT id FROM instances WHERE seen_at < ?1 ORDER BY id LIMIT ?2)", before, chunk);

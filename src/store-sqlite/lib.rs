@@ -22,6 +22,7 @@ mod listing;
 mod log;
 mod moving;
 mod order;
+mod quotas;
 mod rates;
 mod read;
 mod registry;
@@ -41,15 +42,16 @@ use sqlx::sqlite::SqlitePool;
 use tidings_core::acts::Act;
 use tidings_core::ids::{AccountId, DeliveryId, InstanceId, LaneId, NotificationId, TenantId};
 use tidings_core::policy::Rules;
+use tidings_core::pool;
 use tidings_core::retention::{Kept, Retention};
 use tidings_core::sandbox::SandboxMessage;
 use tidings_core::slices::{Ask, Slice};
 use tidings_core::store::{
     Access, Acted, Acts, ApiKey, Asked, DeadLetter, DeadLetterFilter, Deed, Depth, Due, DueNotification, ExportError, Feed, FeedPage,
     FeedPosition, FeedQuery, Finding, Gauges, ImportError, Keeping, KeyFilter, KeyHolder, Listing, Mailbox, Moving, NewSuppression,
-    OpenCalls, Ordering, Outbox, Owned, Rates, Reading, Registry, SandboxFilter, Scan, Sink, Source, Store, StoreError, StoredContent,
-    StoredNotification, StoredOutgoing, StoredSuppression, Suppressed, SuppressionFilter, Suppressions, Sweep, Swept, SwitchedBy, Switches,
-    Tenant, Window, WriteBatch, WriteResults,
+    OpenCalls, Ordering, Outbox, Owned, Quotas, Rates, Reading, Registry, SandboxFilter, Scan, Sink, Source, Store, StoreError,
+    StoredContent, StoredNotification, StoredOutgoing, StoredSuppression, Suppressed, SuppressionFilter, Suppressions, Sweep, Swept,
+    SwitchedBy, Switches, Tenant, Window, WriteBatch, WriteResults,
 };
 use tidings_core::suppression::Hit;
 use tidings_core::switches::{Scope, Switch};
@@ -165,6 +167,10 @@ impl Store for SqliteStore {
     }
 
     fn rates(&self) -> &dyn Rates {
+        self
+    }
+
+    fn quotas(&self) -> &dyn Quotas {
         self
     }
 
@@ -487,6 +493,21 @@ impl Keeping for SqliteStore {
 impl Rates for SqliteStore {
     async fn draw(&self, asks: &[Ask]) -> Result<Vec<Slice>, StoreError> {
         Ok(rates::draw(&self.rates, asks))
+    }
+}
+
+#[async_trait]
+impl Quotas for SqliteStore {
+    async fn draw_calls(&self, asks: &[pool::Ask]) -> Result<Vec<pool::Drawn>, StoreError> {
+        quotas::draw(&mut *self.writer().await?, asks).await
+    }
+
+    async fn give_calls_back(&self, rests: &[pool::Rest]) -> Result<(), StoreError> {
+        quotas::give_back(&mut *self.writer().await?, rests).await
+    }
+
+    async fn calls_used(&self, days: &[(String, Timestamp)]) -> Result<Vec<i64>, StoreError> {
+        quotas::used(&self.readers, days).await
     }
 }
 

@@ -12,6 +12,7 @@ pub mod accepting;
 pub mod access;
 pub mod acting;
 pub mod auditing;
+pub mod capping;
 pub mod claiming;
 pub mod expiring;
 pub mod finishing;
@@ -238,6 +239,11 @@ macro_rules! store_suite {
             purging::what_is_opened_again_before_it_is_erased_keeps_its_content,
             purging::a_resend_and_the_wipe_at_once_have_one_winner,
             purging::everything_else_that_grows_has_a_bound,
+            capping::units_add_up_to_the_cap_whoever_dies_with_them,
+            capping::a_draw_goes_as_far_as_its_bound,
+            capping::days_are_counted_apart_and_read_in_order,
+            capping::what_is_given_back_may_be_drawn_again,
+            capping::a_day_of_another_zone_is_the_same_day,
             rating::callers_at_once_are_given_burst_and_rate,
             rating::slices_add_up_to_the_rate_whoever_dies_with_them,
             rating::buckets_are_drawn_from_apart_and_all_or_nothing,

@@ -7,6 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tidings_core::moving::{COLUMNS_LEFT, DumpFault, FORMAT, Header, Row, TABLES, TABLES_LEFT, Table, Value};
 use tidings_core::outcome::Outcome;
+use tidings_core::pool::Ask;
 use tidings_core::sandbox::SandboxMessage;
 use tidings_core::state::State;
 use tidings_core::store::{
@@ -140,6 +141,8 @@ fn told(events: &[StoredEvent]) -> Vec<(String, String, i32)> {
 
 /// What an installation holds after a while: rows in every state, and one of everything else.
 pub async fn furnish(world: &World) {
+    let ask = Ask { key: "account:1".to_owned(), day: at(0), cap: 100, bound: 100, wanted: 7 };
+    world.store.quotas().draw_calls(&[ask]).await.unwrap();
     random::no_walk_breaks_a_relation_between_tables(world).await;
     // What the walks left open is over, so that the claims below find their own rows.
     world.sql("UPDATE queue SET available_at = NULL, state = 'ambiguous', check_at = expires_at WHERE available_at IS NOT NULL").await;
@@ -236,6 +239,8 @@ pub async fn everything_moves_and_goes_on(world: &World) {
     for state in ["dispatching", "ambiguous", "queued", "retry_wait"] {
         assert!(there["queue"].iter().any(|row| row.contains(&format!("\"{state}\""))), "{state}");
     }
+    let used = target.quotas().calls_used(&[("account:1".to_owned(), at(0))]).await.unwrap();
+    assert_eq!(used, [7], "the calls of today stay used");
     goes_on(world, target).await;
 }
 

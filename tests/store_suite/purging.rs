@@ -9,7 +9,8 @@ use tidings_core::acts::Refusal;
 use tidings_core::ids::{Handle, NotificationId};
 use tidings_core::outcome::Outcome;
 use tidings_core::policy::REPLAY_WINDOW;
-use tidings_core::retention::{AUDIT_KEPT, IDLE_LINES_KEPT, INSTANCES_KEPT, Kept, Retention};
+use tidings_core::pool::Ask;
+use tidings_core::retention::{AUDIT_KEPT, IDLE_LINES_KEPT, INSTANCES_KEPT, Kept, QUOTAS_KEPT, Retention};
 use tidings_core::sandbox::SandboxMessage;
 use tidings_core::state::State;
 use tidings_core::store::{Store, WriteBatch};
@@ -205,6 +206,8 @@ pub async fn everything_else_that_grows_has_a_bound(world: &World) {
     world.taken(lined).await;
     let head = world.claim(10, at(5)).await.remove(0);
     world.moved(&head, accepted(), at(10)).await;
+    let ask = Ask { key: "account:1".to_owned(), day: at(10), cap: 9, bound: 9, wanted: 1 };
+    world.store.quotas().draw_calls(&[ask]).await.unwrap();
     let mut waits = world.email("waits");
     waits.ordering_key = Some("order-8".to_owned());
     world.taken(waits).await;
@@ -212,6 +215,7 @@ pub async fn everything_else_that_grows_has_a_bound(world: &World) {
     for (table, condition, kept) in [
         ("ordering_lanes", "ordering_key = 'order-7'", IDLE_LINES_KEPT),
         ("sandbox_messages", "true", keep.content),
+        ("quota_pools", "true", QUOTAS_KEPT),
         ("suppressions", "expires_at IS NOT NULL", keep.metadata),
         ("audit_log", "true", AUDIT_KEPT),
     ] {

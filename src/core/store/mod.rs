@@ -14,6 +14,7 @@ mod mailbox;
 mod moving;
 mod ordering;
 mod outbox;
+mod quotas;
 mod rates;
 mod reading;
 mod registry;
@@ -38,6 +39,7 @@ pub use outbox::{
     Accepted, Claimed, Grouped, KeyHolder, LaneSeen, NewDelivery, NewNotification, Outbox, StoredOutgoing, Sweep, Swept, WriteBatch,
     WriteResults, group_by_key,
 };
+pub use quotas::Quotas;
 pub use rates::Rates;
 pub use reading::{Behind, Finding, Reading, StoredDelivery, StoredNotification, Violation};
 pub use registry::{ApiKey, Registry, Tenant};
@@ -143,6 +145,9 @@ pub trait Store: Registry + Outbox + Reading + Mailbox {
 
     /// Rates that processes share.
     fn rates(&self) -> &dyn Rates;
+
+    /// The counts of accounts' days.
+    fn quotas(&self) -> &dyn Quotas;
 
     /// Moving everything to another database.
     fn moving(&self) -> &dyn Moving;

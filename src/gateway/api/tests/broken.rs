@@ -115,6 +115,9 @@ impl Store for Broken {
     fn rates(&self) -> &dyn Rates {
         self
     }
+    fn quotas(&self) -> &dyn Quotas {
+        self.inner.quotas()
+    }
     async fn close(&self) {
         self.inner.close().await;
     }
