@@ -100,6 +100,7 @@ pub async fn register(adapters: Adapters, settings: &Settings, store: &dyn Store
             is_on: own.is_none_or(|account| account.is_on()),
             concurrency: concurrency(own),
             rate: own.and_then(|account| account.rate).and_then(NonZeroU32::new),
+            daily_cap: own.and_then(|account| account.daily_cap.clone()),
         })
     };
     let accounts: Vec<_> = adapters.0.into_iter().zip(ids).map(account).collect();

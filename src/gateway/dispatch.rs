@@ -30,8 +30,11 @@ use crate::metrics::{Attempt, By, Cause, Hop};
 use crate::routing::{Account, SANDBOX_ROUTE};
 use crate::sealed::{self, Copies};
 use crate::setup::Setup;
-use crate::slots::{Slots, Turn};
+use crate::slots::{Charge, Slots, Turn};
 use crate::writer::WriteError;
+
+/// Why a call does not start whose account has no call left.
+const USED_UP: &str = "the account's calls of the day left none for it";
 
 /// The calls of this process.
 pub struct Dispatch {
@@ -58,6 +61,8 @@ struct Call {
     started_at: Timestamp,
     /// When it may start, where its account has a rate.
     turn: Option<Turn>,
+    /// What it costs, where its account has a daily cap.
+    charge: Option<Charge>,
 }
 
 impl Dispatch {
@@ -86,6 +91,7 @@ impl Dispatch {
         for delivery in dispatched {
             let Some(mut call) = self.resolve(delivery, setup) else { continue };
             call.turn = self.slots.begin(call.account.id, call.delivery.class);
+            call.charge = self.slots.charge(call.account.id, call.delivery.class, &self.app.clock);
             self.lock().insert(call.delivery.id, call.delivery.attempt_number);
             calls.push(call);
         }
@@ -124,7 +130,7 @@ impl Dispatch {
         let position = RoutePosition { is_failover: at > 0, has_other: !others.is_empty(), has_later };
         let started_at = delivery.attempt_started_at.unwrap_or_else(|| self.app.clock.now());
         let (account, is_sandbox) = (route.accounts[at].clone(), route.name == SANDBOX_ROUTE);
-        Some(Call { setup: setup.clone(), account, position, others, is_sandbox, started_at, delivery, turn: None })
+        Some(Call { setup: setup.clone(), account, position, others, is_sandbox, started_at, delivery, turn: None, charge: None })
     }
 
     /// Reads what the calls need, in one go, and starts them.
@@ -174,22 +180,38 @@ impl Dispatch {
             self.app.metrics.suppressed_at.get_or_create(&Hop { hop: "copy" }).inc_by(suppressed.len() as u64);
         }
         outgoing.left_out.extend_from_slice(&suppressed);
-        if !self.may_start(call.turn.take()).await {
-            let report = Report::new(Outcome::NotStarted).with_detail("the account's rate had no room for it in time");
-            return self.finish(&call, report, None).await;
+        if let Some(why) = self.waits_in_vain(&mut call).await {
+            return self.finish(&call, Report::new(Outcome::NotStarted).with_detail(why), None).await;
         }
         let report = self.send(&call, outgoing).await;
+        if let Some(charge) = &mut call.charge {
+            charge.settle(&report.outcome);
+        }
         let copies = Copies { suppressed, ..known.clone() }.after(&report);
         let changed = (copies != known).then(|| sealed::seal_copies(&self.app.keyring, call.delivery.id, &copies));
         self.finish(&call, report, changed).await;
     }
 
-    /// Waits for the call's turn, unless we end before.
-    async fn may_start(&self, turn: Option<Turn>) -> bool {
-        let Some(turn) = turn else { return true };
+    /// Waits for the call's unit of the day and for its turn, unless we end before; why it may not start, if it may not.
+    async fn waits_in_vain(&self, call: &mut Call) -> Option<&'static str> {
+        let (mut charge, turn) = (call.charge.as_mut(), call.turn.take());
+        let waiting = async {
+            if let Some(charge) = &mut charge
+                && !charge.came().await
+            {
+                return Some(USED_UP);
+            }
+            if let Some(turn) = turn
+                && !turn.came().await
+            {
+                return Some("the account's rate had no room for it in time");
+            }
+            // The day may have ended, or the cap have been changed, meanwhile.
+            charge.is_some_and(|charge| !charge.spend()).then_some(USED_UP)
+        };
         tokio::select! {
-            may = turn.came() => may,
-            () = self.cut_off.cancelled() => false,
+            why = waiting => why,
+            () = self.cut_off.cancelled() => Some("the process stopped before the message was sent"),
         }
     }
 

@@ -50,6 +50,13 @@ pub struct LaneState {
     pub state: &'static str,
 }
 
+/// The label of what is known of an account.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct OfAccount {
+    /// Its name.
+    pub account: String,
+}
+
 /// The label of what is known of the configuration.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Configuration {
@@ -80,7 +87,7 @@ one_label! {
     Part(part);
     /// What became of it.
     Reload(result);
-    /// Whose rate: `intake` or `send`.
+    /// Whose rate: `intake`, `send` or `daily`.
     Limiter(limiter);
     /// Where on its way: `claim`, `retry`, `copy` or `provider`.
     Hop(hop);
@@ -136,6 +143,8 @@ struct Measured {
     oldest_ready: Family<Lane, Seconds>,
     depth: Family<LaneState, Gauge>,
     ambiguous_open: Gauge,
+    daily_cap: Family<OfAccount, Gauge>,
+    daily_used: Family<OfAccount, Gauge>,
     events_horizon: Seconds,
     store_measured: Gauge,
     ready: Gauge,
@@ -154,6 +163,8 @@ pub struct Sample {
     pub depth: Vec<(LaneState, i64)>,
     /// Uncertain calls that are not decided.
     pub ambiguous_open: i64,
+    /// Accounts with a daily cap: the cap, and what of it is used.
+    pub daily: Vec<(OfAccount, i64, i64)>,
     /// How far events are behind.
     pub events_horizon: Duration,
     /// Whether the store answered.
@@ -249,6 +260,8 @@ impl Metrics {
         );
         registry.register("queue_depth", "Open rows", measured.depth.clone());
         registry.register("ambiguous_open", "Uncertain calls that are not decided", measured.ambiguous_open.clone());
+        registry.register("account_daily_cap", "Calls that an account may make in a day", measured.daily_cap.clone());
+        registry.register("account_daily_used", "Calls of an account's day that are used", measured.daily_used.clone());
         registry.register_with_unit(
             "events_horizon_age",
             "For how long the oldest writing transaction runs, which events wait for",
@@ -276,6 +289,12 @@ impl Metrics {
         }
         for (lane, rows) in &sample.depth {
             measured.depth.get_or_create(lane).set(*rows);
+        }
+        measured.daily_cap.clear();
+        measured.daily_used.clear();
+        for (account, cap, used) in &sample.daily {
+            measured.daily_cap.get_or_create(account).set(*cap);
+            measured.daily_used.get_or_create(account).set(*used);
         }
         for fault in &sample.faults {
             measured.unready.get_or_create(&Fault { fault }).set(1);

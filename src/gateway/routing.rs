@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use tidings_core::adapter::Adapter;
 use tidings_core::address::{EmailAddress, Mailbox};
+use tidings_core::daily::DailyCap;
 use tidings_core::ids::{AccountId, LaneId};
 use tidings_core::senders::may_send_as;
 use tidings_core::words::{Channel, Class};
@@ -40,6 +41,8 @@ pub struct Account {
     pub concurrency: u16,
     /// Calls in a second, at most.
     pub rate: Option<std::num::NonZeroU32>,
+    /// Calls in a day of its provider, at most.
+    pub daily_cap: Option<DailyCap>,
 }
 
 impl Account {

@@ -27,13 +27,15 @@ use crate::pauses::Pauses;
 use crate::pump::Pump;
 use crate::reload::{self, Reloads};
 use crate::setup::Setup;
-use crate::slots::{Slots, pacing};
+use crate::slots::{Slots, capping, pacing};
 use crate::wake::Wake;
 use crate::writer::Writer;
 use crate::{accounts, api, notify, store};
 
 /// How long a database that is away at start is waited for.
 const STORE_PATIENCE: Duration = Duration::from_secs(60);
+/// How long calls that were drawn and not used may take to go back.
+const GIVING_BACK: Duration = Duration::from_secs(2);
 
 /// Serves until a signal; returns when everything is written.
 ///
@@ -79,7 +81,7 @@ async fn serve(settings: Settings, sources: Sources, clock: Arc<StoreClock>, ope
     if pauses.is_frozen() {
         tracing::warn!("the store is frozen: nothing is taken or sent; \"tidings export --unfreeze\" ends that");
     }
-    let slots = Arc::new(Slots::new(&routing.accounts));
+    let slots = Arc::new(Slots::new(&routing.accounts, clock.now()));
     let app = Arc::new(App {
         in_force: ArcSwap::from_pointee(Setup::new(settings, routing)),
         reloads: Reloads::new(sources),
@@ -98,6 +100,7 @@ async fn serve(settings: Settings, sources: Sources, clock: Arc<StoreClock>, ope
     // Before anything runs that would outlive the failure: the port is what most often is not to be had.
     let server = api::listen(app.clone()).await?;
     tokio::spawn(pacing::run(app.clone()));
+    let drawing = tokio::spawn(capping::run(app.clone()));
     let (stop_keeper, pump_paused) = (CancellationToken::new(), Arc::new(AtomicBool::new(false)));
     let dispatch = Arc::new(Dispatch::new(app.clone()));
     Keeper::new(app.clone(), dispatch.clone(), instance, pump_paused.clone(), stop_keeper.clone()).start();
@@ -123,6 +126,8 @@ async fn serve(settings: Settings, sources: Sources, clock: Arc<StoreClock>, ope
     tokio::select! {
         (ambiguous, ()) = async { tokio::join!(dispatch.stop(app.setup().settings.server.grace), intake) } => {
             let _ = pump.await;
+            // What it holds goes back before the store is closed.
+            let _ = tokio::time::timeout(GIVING_BACK, drawing).await;
             stop_keeper.cancel();
             writer.close();
             writer.drained().await;

@@ -1,4 +1,5 @@
-//! How busy and how well each account is, in this process: slots in use, tokens of its rate, pauses, parking.
+//! How busy and how well each account is, in this process: slots in use, tokens of its rate, calls of its
+//! day, pauses, parking.
 //! All of it may vanish (S-030). Who gets a free slot is `judge`'s decision.
 
 use std::collections::HashMap;
@@ -11,13 +12,18 @@ use tidings_core::ids::AccountId;
 use tidings_core::judge::AccountCapacity;
 use tidings_core::outcome::Outcome;
 use tidings_core::pace::Pace;
+use tidings_core::pool::Pool;
 use tidings_core::time::Timestamp;
 use tidings_core::words::{Class, WaitReason};
 use tokio::sync::Notify;
 
 use crate::routing::Account;
+pub use capping::Capped;
+pub use charge::Charge;
 pub use pacing::Turn;
 
+pub mod capping;
+mod charge;
 pub mod pacing;
 
 /// After how long a parked account tries one waiting message again.
@@ -30,6 +36,7 @@ pub struct Slots {
     tokens: Notify,
     /// Tokens are missing.
     needs: Notify,
+    bells: capping::Bells,
 }
 
 struct AccountSlots {
@@ -38,6 +45,8 @@ struct AccountSlots {
     pace: Option<Pace>,
     /// Whatever the store grants, this process alone starts no more calls than the account's rate.
     guard: Option<DefaultDirectRateLimiter>,
+    /// Calls of its day, where it has a cap.
+    pool: Option<Pool>,
     paused_until: Option<Timestamp>,
     parked: Option<Parked>,
 }
@@ -61,23 +70,26 @@ pub enum Hindrance {
     Paused(Timestamp),
     /// Its credential was refused; it tries again then.
     Parked(Timestamp),
+    /// Its calls of the day are used up; the next day begins then.
+    Capped(Timestamp),
 }
 
 impl Slots {
     /// All slots free, all accounts well.
-    pub fn new(accounts: &[Arc<Account>]) -> Self {
-        let slots = accounts.iter().map(|account| (account.id, AccountSlots::new(account.clone())));
-        Self { accounts: Mutex::new(slots.collect()), tokens: Notify::new(), needs: Notify::new() }
+    pub fn new(accounts: &[Arc<Account>], now: Timestamp) -> Self {
+        let slots = accounts.iter().map(|account| (account.id, AccountSlots::new(account.clone(), now)));
+        Self { accounts: Mutex::new(slots.collect()), tokens: Notify::new(), needs: Notify::new(), bells: capping::Bells::default() }
     }
 
     /// Goes by these accounts from now on. What runs keeps its slot, also by accounts that are gone: they may come back.
-    /// Tokens are drawn from the store, so that no reload adds some; those of another rate are given up.
+    /// Tokens are drawn from the store, so that no reload adds some; those of another rate are given up, and calls of another
+    /// cap go back.
     pub fn adopt(&self, accounts: &[Arc<Account>], now: Timestamp) {
         let mut slots = self.lock();
         for account in accounts {
             match slots.get_mut(&account.id) {
                 Some(known) => known.adopt(account.clone(), now),
-                None => drop(slots.insert(account.id, AccountSlots::new(account.clone()))),
+                None => drop(slots.insert(account.id, AccountSlots::new(account.clone(), now))),
             }
         }
     }
@@ -88,6 +100,9 @@ impl Slots {
         let capacities = wanted.iter().filter_map(|id| Some(accounts.get_mut(id)?.capacity(now))).collect();
         if wanted.iter().any(|id| accounts.get(id).is_some_and(|slots| slots.pace.is_some())) {
             self.needs.notify_one();
+        }
+        if wanted.iter().any(|id| accounts.get(id).is_some_and(|slots| slots.pool.is_some())) {
+            self.bells.wanted.notify_one();
         }
         capacities
     }
@@ -129,14 +144,19 @@ impl Slots {
         let accounts = self.lock();
         let slots = accounts.get(&id)?;
         let parked = slots.parked.as_ref().map(|parked| Hindrance::Parked(parked.next_try));
-        parked.or(slots.paused_until.filter(|until| *until > now).map(Hindrance::Paused))
+        let paused = || slots.paused_until.filter(|until| *until > now).map(Hindrance::Paused);
+        let capped =
+            || slots.pool.as_ref().filter(|pool| pool.is_used_up(Class::Critical, now)).map(|pool| Hindrance::Capped(pool.day().end));
+        parked.or_else(paused).or_else(capped)
     }
 
-    /// What a message waits for that this account is to carry, as far as this process knows.
-    pub fn wait_reason(&self, id: AccountId, now: Timestamp) -> Option<WaitReason> {
+    /// What a message of a class waits for that this account is to carry, as far as this process knows.
+    pub fn wait_reason(&self, id: AccountId, class: Class, now: Timestamp) -> Option<WaitReason> {
         match self.hindrance(id, now) {
             Some(Hindrance::Parked(_)) => Some(WaitReason::Credential),
             Some(Hindrance::Paused(_)) => Some(WaitReason::Rate),
+            Some(Hindrance::Capped(_)) => Some(WaitReason::DailyCap),
+            None if self.is_out_of_calls(id, class, now) => Some(WaitReason::DailyCap),
             None => self.lock().get_mut(&id).is_some_and(AccountSlots::is_out_of_tokens).then_some(WaitReason::Rate),
         }
     }
@@ -152,9 +172,10 @@ impl Slots {
 }
 
 impl AccountSlots {
-    fn new(account: Arc<Account>) -> Self {
+    fn new(account: Arc<Account>, now: Timestamp) -> Self {
         let (pace, guard) = (account.rate.map(Pace::new), account.rate.map(guard));
-        Self { account, used: HashMap::new(), pace, guard, paused_until: None, parked: None }
+        let pool = account.daily_cap.clone().map(|cap| Pool::new(cap, now));
+        Self { account, used: HashMap::new(), pace, guard, pool, paused_until: None, parked: None }
     }
 
     fn adopt(&mut self, account: Arc<Account>, now: Timestamp) {
@@ -164,6 +185,10 @@ impl AccountSlots {
         match (&mut self.pace, account.rate) {
             (Some(pace), Some(rate)) => pace.adopt(rate),
             (pace, rate) => *pace = rate.map(Pace::new),
+        }
+        match (&mut self.pool, &account.daily_cap) {
+            (Some(pool), Some(cap)) => pool.adopt(cap, now),
+            (pool, cap) => *pool = cap.clone().map(|cap| Pool::new(cap, now)),
         }
         if !Arc::ptr_eq(&account.adapter, &self.account.adapter)
             && let Some(parked) = &mut self.parked
@@ -175,6 +200,18 @@ impl AccountSlots {
     }
 
     fn capacity(&mut self, now: Timestamp) -> AccountCapacity {
+        let room = self.room(now);
+        let Some(pool) = &mut self.pool else { return room };
+        let [free, for_others, for_bulk] = pool.room(now).map(|units| u16::try_from(units).unwrap_or(u16::MAX));
+        AccountCapacity {
+            account: room.account,
+            free: room.free.min(free),
+            free_for_others: room.free_for_others.min(for_others),
+            free_for_bulk: room.free_for_bulk.min(for_bulk),
+        }
+    }
+
+    fn room(&mut self, now: Timestamp) -> AccountCapacity {
         let none = AccountCapacity { account: self.account.id, free: 0, free_for_others: 0, free_for_bulk: 0 };
         if !self.account.is_on || self.paused_until.is_some_and(|until| until > now) {
             return none;
@@ -263,6 +300,7 @@ mod tests {
             is_on: true,
             concurrency: 10,
             rate: rate.and_then(std::num::NonZeroU32::new),
+            daily_cap: None,
         })
     }
 
@@ -294,7 +332,7 @@ mod tests {
     fn a_reload_doubles_neither_slots_nor_tokens() {
         let adapter: Arc<dyn tidings_core::adapter::Adapter> = Arc::new(Silent::default());
         let (unlimited, limited) = (account(None, &adapter), account(Some(3), &adapter));
-        let slots = Arc::new(Slots::new(std::slice::from_ref(&unlimited)));
+        let slots = Arc::new(Slots::new(std::slice::from_ref(&unlimited), NOW));
         for _ in 0..4 {
             slots.begin(AccountId(1), Class::Critical);
         }
@@ -320,7 +358,7 @@ mod tests {
     fn an_account_that_is_unchanged_stays_parked_and_one_with_other_settings_tries_at_once() {
         let adapter: Arc<dyn tidings_core::adapter::Adapter> = Arc::new(Silent::default());
         let other: Arc<dyn tidings_core::adapter::Adapter> = Arc::new(Silent::default());
-        let slots = Slots::new(&[account(None, &adapter)]);
+        let slots = Slots::new(&[account(None, &adapter)], NOW);
         slots.learn(AccountId(1), &Outcome::Credential, NOW);
         slots.adopt(&[account(None, &adapter)], NOW);
         assert_eq!((slots.hindrance(AccountId(1), NOW), free(&slots)), (Some(Hindrance::Parked(NOW.plus(PARKED[0]))), 0));
@@ -339,7 +377,7 @@ mod tests {
     #[test]
     fn whatever_tokens_say_a_process_alone_keeps_to_the_rate_of_an_account() {
         let adapter: Arc<dyn tidings_core::adapter::Adapter> = Arc::new(Silent::default());
-        let slots = Slots::new(&[account(Some(3), &adapter)]);
+        let slots = Slots::new(&[account(Some(3), &adapter)], NOW);
         assert_eq!([(); 5].map(|()| slots.is_admitted(AccountId(1))), [true, true, true, false, false]);
         slots.adopt(&[account(Some(3), &adapter)], NOW);
         assert!(!slots.is_admitted(AccountId(1)));

@@ -131,7 +131,8 @@ impl Inside {
         let routing = with_adapter(configured.await.expect("accounts and routes"), &adapter);
         keys::bootstrap(&settings, store.as_ref(), clock_now(&clock)).await.expect("a first key");
         let key = std::fs::read_to_string(data.join("api-key")).expect("the key's file");
-        let (slots, pauses, started) = (Arc::new(Slots::new(&routing.accounts)), Pauses::default(), std::time::Instant::now());
+        let (slots, pauses, started) =
+            (Arc::new(Slots::new(&routing.accounts, clock_now(&clock))), Pauses::default(), std::time::Instant::now());
         let (in_force, reloads) = (ArcSwap::from_pointee(Setup::new(settings, routing)), Reloads::new(sources));
         let app = App { in_force, reloads, store, clock, keyring, writer, wake, readiness, slots, pauses, metrics, started };
         let app = Arc::new(app);
@@ -175,6 +176,7 @@ fn with_adapter(routing: Routing, adapter: &Arc<Obedient>) -> Routing {
             is_on: account.is_on,
             concurrency: account.concurrency,
             rate: account.rate,
+            daily_cap: account.daily_cap.clone(),
         })
     };
     let routes = routing.routes.iter().map(|route| Route { accounts: route.accounts.iter().map(swap).collect(), ..route.clone() });

@@ -26,7 +26,7 @@ use super::{Api, body};
 use crate::accounts::SANDBOX;
 use crate::app::App;
 use crate::routing::Account;
-use crate::slots::Hindrance;
+use crate::slots::{Capped, Hindrance};
 
 /// How long a test waits for the provider.
 const TEST_PATIENCE: Duration = Duration::from_secs(30);
@@ -36,8 +36,9 @@ pub(super) async fn list(http: HttpRequest, api: web::Data<Api>) -> Result<HttpR
     let caller = auth::caller(&api, &http).await?;
     caller.require(auth::Scope::Ops)?;
     Query::read(&http, &[])?;
-    let open = api.read(|store| async move { store.pauses().open_calls().await }).await?;
-    let items: Vec<Value> = caller.setup.routing.accounts.iter().map(|account| shown(&api.app, &caller, account, &open)).collect();
+    let accounts = &caller.setup.routing.accounts;
+    let counted = Counted::read(&api, accounts).await?;
+    let items: Vec<Value> = accounts.iter().map(|account| shown(&api.app, &caller, account, &counted)).collect();
     Ok(HttpResponse::Ok().json(json!({ "items": items, "next": null })))
 }
 
@@ -80,11 +81,20 @@ pub(super) async fn test(
         return Err(Problem::new(Code::InvalidContent, "the account has no author: set its \"from\" in the configuration"));
     };
     may_be_tested_on(&api, &caller, &account, &from, &to).await?;
+    let mut charge = api.app.slots.charge(account.id, Class::Transactional, &api.app.clock);
+    if let Some(charge) = &mut charge
+        && !charge.came().await
+    {
+        return Err(no_call_left(&api.app, &account));
+    }
     let by = SwitchedBy { actor: caller.actor(), reason: None, at: api.app.now() };
     let subject = account.name.clone();
     api.read(move |store| async move { store.pauses().note_act("account.tested", &subject, &by).await }).await?;
     let outgoing = letter(&api.app, &caller, &account, from, to);
     let (adapter, crossing) = (account.adapter.clone(), outgoing.crossing.clone());
+    if charge.as_mut().is_some_and(|charge| !charge.spend()) {
+        return Err(no_call_left(&api.app, &account));
+    }
     let call = api.runtime.spawn(async move { tokio::time::timeout(TEST_PATIENCE, adapter.send(&outgoing)).await });
     let report = match call.await {
         Ok(Ok(report)) => report,
@@ -92,6 +102,9 @@ pub(super) async fn test(
         Ok(Err(_)) => Report::new(Outcome::NotStarted).with_detail("the provider did not answer in time"),
         Err(panic) => return Err(Problem::internal(&panic)),
     };
+    if let Some(charge) = &mut charge {
+        charge.settle(&report.outcome);
+    }
     let message_id = match &report.outcome {
         Outcome::Accepted { message_id, .. } => message_id.clone(),
         _ => None,
@@ -103,6 +116,15 @@ pub(super) async fn test(
         "detail": report.detail,
         "provider_message_id": message_id,
     })))
+}
+
+/// A test counts towards the account's day like any other call.
+fn no_call_left(app: &App, account: &Account) -> Problem {
+    let now = app.now();
+    match app.slots.used_up(account.id, Class::Transactional, now) {
+        Some(next) => Problem::new(Code::QuotaExceeded, "the account's calls of the day are used up (daily_cap)").after(next.since(now)),
+        None => Problem::new(Code::Overloaded, "the account's calls of the day cannot be drawn at the moment"),
+    }
 }
 
 /// A test is a send like any other for whom it reaches: a test key reaches the sandbox alone, a team key its guests, and
@@ -141,13 +163,30 @@ async fn operator(api: &Api, http: &HttpRequest, name: &str) -> Result<(Caller, 
     Ok((caller, account.ok_or_else(unknown)?))
 }
 
-async fn one(api: &Api, caller: &Caller, account: &Account) -> Result<HttpResponse, Problem> {
-    let open = api.read(|store| async move { store.pauses().open_calls().await }).await?;
-    Ok(HttpResponse::Ok().json(shown(&api.app, caller, account, &open)))
+async fn one(api: &Api, caller: &Caller, account: &Arc<Account>) -> Result<HttpResponse, Problem> {
+    let counted = Counted::read(api, std::slice::from_ref(account)).await?;
+    Ok(HttpResponse::Ok().json(shown(&api.app, caller, account, &counted)))
+}
+
+/// What the store says of accounts.
+struct Counted {
+    open: Vec<OpenCalls>,
+    capped: Vec<Capped>,
+}
+
+impl Counted {
+    async fn read(api: &Api, accounts: &[Arc<Account>]) -> Result<Self, Problem> {
+        let capped = api.app.slots.capped(accounts.iter(), api.app.now());
+        api.read(|store| async move {
+            let open = store.pauses().open_calls().await?;
+            Ok(Self { open, capped: Capped::counted(capped, store.as_ref()).await? })
+        })
+        .await
+    }
 }
 
 /// An account as answers show it: whether it takes messages, and what keeps it from that in this process.
-fn shown(app: &App, caller: &Caller, account: &Account, open: &[OpenCalls]) -> Value {
+fn shown(app: &App, caller: &Caller, account: &Account, counted: &Counted) -> Value {
     let now = app.now();
     let switch = app.pauses.of_account(&account.name, now);
     let (why, until) = match (&switch, app.slots.hindrance(account.id, now)) {
@@ -155,10 +194,13 @@ fn shown(app: &App, caller: &Caller, account: &Account, open: &[OpenCalls]) -> V
         (Some(switch), _) => (Some("paused"), switch.until),
         (None, Some(Hindrance::Parked(until))) => (Some("credential"), Some(until)),
         (None, Some(Hindrance::Paused(until))) => (Some("throttled"), Some(until)),
+        (None, Some(Hindrance::Capped(until))) => (Some("daily_cap"), Some(until)),
         (None, None) => (None, None),
     };
-    let calls = open.iter().find(|calls| calls.account == account.id);
+    let calls = counted.open.iter().find(|calls| calls.account == account.id);
     let (in_flight, ambiguous) = calls.map_or((0, 0), |calls| (calls.in_flight, calls.ambiguous));
+    let capped = counted.capped.iter().find(|capped| capped.account == account.id);
+    let daily_cap = capped.map(|capped| json!({ "cap": capped.cap, "used": capped.used, "resets_at": capped.day.end.to_string() }));
     let configured = caller.setup.settings.accounts.iter().find(|own| own.name == account.name);
     json!({
         "name": account.name,
@@ -173,6 +215,7 @@ fn shown(app: &App, caller: &Caller, account: &Account, open: &[OpenCalls]) -> V
         "in_flight": in_flight,
         "ambiguous": ambiguous,
         "concurrency": account.concurrency,
+        "daily_cap": daily_cap,
     })
 }
 

@@ -111,6 +111,8 @@ codes! {
         "Mend what each entry of errors names and reload again; `tidings check` says the same. The configuration in force stays as it is.";
     RateLimited = "rate_limited", TOO_MANY_REQUESTS, true, "Too many requests",
         "Repeat the same request under the same key after the time in Retry-After. RateLimit says what is left; a batch is charged as a whole, for each recipient of each of its notifications.";
+    QuotaExceeded = "quota_exceeded", TOO_MANY_REQUESTS, true, "The calls of the day are used up",
+        "The account may make no more calls today (daily_cap). Repeat the request after the time in Retry-After, which is when its provider's next day begins, or have the operator raise the cap.";
     QueueFull = "queue_full", TOO_MANY_REQUESTS, true, "Too many messages wait already",
         "Repeat the same request under the same key after the time in Retry-After, or have the operator find out what holds the messages up.";
     Overloaded = "overloaded", SERVICE_UNAVAILABLE, true, "Not taken for the moment",

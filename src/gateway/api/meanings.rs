@@ -102,7 +102,9 @@ pub(super) const fn of_wait(reason: WaitReason) -> &'static str {
         WaitReason::Scheduled => "Its send_at lies ahead.",
         WaitReason::Backoff => "An earlier try failed; the next one comes at available_at.",
         WaitReason::Rate => "The account's rate is used up for the moment.",
-        WaitReason::DailyCap => "The account's daily limit is used up.",
+        WaitReason::DailyCap => {
+            "What the account sends in a day is used up for messages of this class: it goes on when the provider's next day begins."
+        }
         WaitReason::Breaker => "The provider does not work at the moment.",
         WaitReason::Paused => "An operator paused sending.",
         WaitReason::Credential => "The account's credentials are refused. Tell the operator.",

@@ -11,7 +11,8 @@ use tidings_core::store::Depth;
 
 use super::Api;
 use crate::app::App;
-use crate::metrics::{Lane, LaneState, Sample};
+use crate::metrics::{Lane, LaneState, OfAccount, Sample};
+use crate::slots::Capped;
 
 const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 /// What was measured is good for this long, however often somebody asks.
@@ -25,6 +26,7 @@ pub(super) struct Measurements(Mutex<Option<(Instant, Stored)>>);
 struct Stored {
     depths: Vec<Depth>,
     horizon: Duration,
+    capped: Vec<Capped>,
     is_measured: bool,
 }
 
@@ -41,15 +43,16 @@ async fn stored(api: &Api) -> Stored {
         return stored;
     }
     let now = api.app.now();
+    let capped = api.app.slots.capped(api.app.setup().routing.accounts.iter(), now);
     let asked = api
         .read(move |store| async move {
             let gauges = store.gauges();
-            Ok((gauges.depths(now).await?, gauges.horizon_age().await?))
+            Ok((gauges.depths(now).await?, gauges.horizon_age().await?, Capped::counted(capped, store.as_ref()).await?))
         })
         .await;
     // A store that does not answer is said so, and is asked again at the next scrape.
-    let Ok((depths, horizon)) = asked else { return Stored::default() };
-    let stored = Stored { depths, horizon, is_measured: true };
+    let Ok((depths, horizon, capped)) = asked else { return Stored::default() };
+    let stored = Stored { depths, horizon, capped, is_measured: true };
     *api.measurements.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((Instant::now(), stored.clone()));
     stored
 }
@@ -65,6 +68,11 @@ fn sample(app: &App, stored: Stored) -> Sample {
         uptime: app.started.elapsed(),
         ..Sample::default()
     };
+    let daily = |capped: &Capped| {
+        let account = setup.routing.account(capped.account)?.name.clone();
+        Some((OfAccount { account }, capped.cap, capped.used))
+    };
+    sample.daily = stored.capped.iter().filter_map(daily).collect();
     let of_lane = |lane| stored.depths.iter().filter(move |depth| depth.lane == lane);
     sample.ambiguous_open = stored.depths.iter().filter(|depth| depth.state == State::Ambiguous).map(|depth| depth.rows).sum();
     for route in setup.routing.routes.iter().filter(|_| stored.is_measured) {

@@ -176,7 +176,8 @@ impl Reader<'_> {
         }
         let first = able.first().map(|account| account.id);
         let is_spared = |id: AccountId| self.paused.spares(id, Some(id) == first);
-        let hindered = |id: AccountId| if is_spared(id) { Some(WaitReason::Paused) } else { self.slots.wait_reason(id, self.now) };
+        let hindered =
+            |id: AccountId| if is_spared(id) { Some(WaitReason::Paused) } else { self.slots.wait_reason(id, delivery.class, self.now) };
         let free: Vec<_> = able.iter().filter(|account| !is_spared(account.id)).collect();
         let next_account = if let [only] = free.as_slice() { Some(only.name.as_str()) } else { None };
         (held_by(able.iter().map(|account| hindered(account.id))), next_account)

@@ -148,6 +148,9 @@ fn tell(account: &Value) -> String {
     let of = |name: &str| member(account, name);
     let mut told = format!("{}  {}  {}  open {}", of("name"), of("kind"), of("state"), of("open"));
     // Writing to a text cannot fail.
+    if let Some(cap) = account.get("daily_cap").filter(|cap| !cap.is_null()) {
+        let _ = write!(told, "  today {} of {}", member(cap, "used"), member(cap, "cap"));
+    }
     if !of("why").is_empty() {
         let _ = write!(told, "  takes nothing: {}", of("why"));
     }
@@ -168,6 +171,9 @@ mod tests {
     fn an_account_is_told_in_a_line_with_what_keeps_it_from_sending() {
         let mut account = json!({"name": "relay", "kind": "smtp", "state": "on", "open": 3, "why": null, "until": null, "reason": null});
         assert_eq!(tell(&account), "relay  smtp  on  open 3");
+        account["daily_cap"] = json!({"cap": 50_000, "used": 120, "resets_at": "2027-01-16T00:00:00.000Z"});
+        assert_eq!(tell(&account), "relay  smtp  on  open 3  today 120 of 50000");
+        account["daily_cap"] = Value::Null;
         for (name, value) in [("why", "paused"), ("until", "2027-01-15T08:00:00.000Z"), ("reason", "storm")] {
             account[name] = Value::from(value);
         }

@@ -2,11 +2,14 @@
 //! Which account carries a message is decided by the routes.
 
 use std::fmt;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
+use jiff::tz::TimeZone;
 use serde_json::{Map, Value};
 use tidings_core::adapter::Adapter;
 use tidings_core::address::{EmailAddress, Mailbox};
+use tidings_core::daily::DailyCap;
 use tidings_core::nearest::nearest;
 use tidings_providers::{AccountError, Context};
 
@@ -37,6 +40,8 @@ pub struct Account {
     pub concurrency: Option<u16>,
     /// Calls in a second, at most; never 0.
     pub rate: Option<u32>,
+    /// Calls in a day of its provider, at most.
+    pub daily_cap: Option<DailyCap>,
     /// The settings of its kind as its adapter takes them, an object. Some of them are secret.
     pub settings: Value,
     /// Digests of what the files hold that its settings name: its adapter reads them.
@@ -70,7 +75,8 @@ impl AccountState {
 // Secrets never reach a log (S-212).
 impl fmt::Debug for Account {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { name, kind, state, from, sends_as, concurrency, rate, settings, material, is_incomplete: _ } = self;
+        let Self { name, kind, state, from, sends_as, concurrency, rate, daily_cap, settings, material, is_incomplete: _ } = self;
+        let daily_cap = daily_cap.as_ref().map(|cap| (cap.calls, cap.zone.iana_name()));
         let shown = |(setting, form): &(&'static str, Form)| match form {
             Form::Secret => None,
             Form::Text | Form::Number | Form::Path | Form::Table(_) => Some((*setting, settings.get(setting)?)),
@@ -78,7 +84,8 @@ impl fmt::Debug for Account {
         let settings: Vec<_> = settings_of(kind).unwrap_or_default().iter().filter_map(shown).collect();
         let mut account = f.debug_struct("Account");
         account.field("name", name).field("kind", kind).field("state", state).field("from", from).field("sends_as", sends_as);
-        account.field("concurrency", concurrency).field("rate", rate).field("settings", &settings).field("material", material).finish()
+        account.field("concurrency", concurrency).field("rate", rate).field("daily_cap", &daily_cap);
+        account.field("settings", &settings).field("material", material).finish()
     }
 }
 
@@ -133,6 +140,7 @@ fn account(name: &str, table: &Table<'_>) -> Option<Account> {
         sends_as: senders(&sends_as),
         concurrency: table.get("concurrency").number(1..=1_000),
         rate: table.get("rate").parsed("a rate such as \"14/s\"", |text| text.strip_suffix("/s")?.parse().ok().filter(|rate| *rate > 0)),
+        daily_cap: daily_cap(table),
         settings: Value::Null,
         material: Vec::new(),
         is_incomplete: false,
@@ -148,6 +156,17 @@ fn account(name: &str, table: &Table<'_>) -> Option<Account> {
     account.kind = kind.text()?;
     account.settings = Value::Object(kind_settings(table, known, &mut account));
     Some(account)
+}
+
+/// How many calls a day has, and where it begins.
+fn daily_cap(table: &Table<'_>) -> Option<DailyCap> {
+    let (calls, zone) = (table.get("daily_cap"), table.get("daily_cap_zone"));
+    if zone.is_set() && !calls.is_set() {
+        zone.fault(format!("means nothing without {}", calls.name));
+    }
+    let known = zone.parsed("a time zone such as \"UTC\" or \"Europe/Berlin\"", |text| TimeZone::get(text).ok());
+    let calls = calls.number(1..=1_000_000_000_u32).and_then(NonZeroU32::new)?;
+    Some(DailyCap { calls, zone: known.unwrap_or(TimeZone::UTC) })
 }
 
 fn known_settings(kind: &Setting<'_>, table: &Table<'_>) -> Option<&'static [KindSetting]> {

@@ -9,6 +9,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde::Serialize;
 use serde_json::Value;
 use tidings_core::time::{Clock, Timestamp};
+use tidings_core::words::Class;
 use tidings_providers::Context;
 
 use super::accounts::Account;
@@ -124,6 +125,10 @@ fn account_alone(account: &Account, settings: &Settings, findings: &mut Vec<Find
         let text = "one call at a time leaves no slot for critical messages while another is sent; 2 and more reserve one";
         findings.push(warning(format!("accounts.{name}.concurrency"), text));
     }
+    if account.daily_cap.is_some() && shares_critical(account, settings) {
+        let text = "critical messages have no other account than this one, which others use up to nine tenths of its day; give them one of their own (routes.email.critical)";
+        findings.push(warning(format!("accounts.{name}.daily_cap"), text));
+    }
     if tells_its_password(account) {
         let text = "the password would travel in clear text; use \"starttls\" or \"implicit\"";
         findings.push(finding(Severity::Fault, format!("accounts.{name}.tls"), text));
@@ -134,6 +139,14 @@ fn account_alone(account: &Account, settings: &Settings, findings: &mut Vec<Find
         let context = Context { clock: Arc::new(WallClock), concurrency: 1, default_helo, dkim, sandbox: None };
         findings.extend(account.adapter(&context).err().map(Finding::from));
     }
+}
+
+/// Whether critical messages go by this account alone, and others too (S-090).
+fn shares_critical(account: &Account, settings: &Settings) -> bool {
+    let is_on = |name: &String| settings.accounts.iter().any(|account| account.name == *name && account.is_on());
+    let carriers = |class: Class| -> Vec<String> { settings.route(class).into_iter().filter(is_on).collect() };
+    let is_shared = [Class::Transactional, Class::Bulk].into_iter().any(|class| carriers(class).contains(&account.name));
+    carriers(Class::Critical) == [account.name.as_str()] && is_shared
 }
 
 /// Whether somebody between here and the relay could read what logs in.

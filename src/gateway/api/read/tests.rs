@@ -45,6 +45,7 @@ fn routing(is_on: bool) -> Routing {
         is_on,
         concurrency: 1,
         rate: None,
+        daily_cap: None,
     });
     let (lane, channel, class) = (LaneId(1), Channel::Email, Class::Transactional);
     let route = Route { lane, channel, class, name: MAIN_ROUTE, accounts: vec![account.clone()] };
@@ -150,7 +151,7 @@ fn read(stored: &StoredNotification, routing: &Routing, sees_addresses: bool) ->
         former_accounts: &former_accounts,
         senders: &BTreeMap::new(),
         sees_addresses,
-        slots: &Slots::new(&routing.accounts),
+        slots: &Slots::new(&routing.accounts, NOW),
         now: NOW,
     };
     serde_json::from_slice(&reader.render(stored).unwrap()).unwrap()
@@ -188,7 +189,7 @@ fn an_address_that_was_erased_is_null_and_a_foreign_one_opens_nothing() {
     assert_eq!(read(&stored, &routing(true), true)["deliveries"][0]["to"], serde_json::Value::Null);
     stored.deliveries[0].address = stored.deliveries[0].reference.clone();
     let (routing, former_accounts, senders) = (routing(true), HashMap::new(), BTreeMap::new());
-    let slots = Slots::new(&routing.accounts);
+    let slots = Slots::new(&routing.accounts, NOW);
     let reader = Reader {
         is_disabled: false,
         paused: Paused::default(),

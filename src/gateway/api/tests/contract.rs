@@ -33,7 +33,7 @@ const PENDING: &[&str] = &[
 ];
 
 /// Codes of the contract that no answer has yet.
-const PENDING_CODES: &[&str] = &["quota_exceeded"];
+const PENDING_CODES: &[&str] = &[];
 
 fn document() -> Value {
     serde_json::from_str(OPENAPI).unwrap()

@@ -16,6 +16,7 @@ use tidings_core::ids::AccountId;
 use tidings_core::outcome::{Outcome, Report};
 use tidings_core::secrets::Keyring;
 use tidings_core::store::{ApiKey, Store};
+use tidings_core::time::Clock as _;
 use tidings_core::words::{Channel, Class};
 
 use super::broken::Broken;
@@ -141,7 +142,7 @@ impl Rig {
         let wake = Arc::new(Wake::default());
         let metrics = Arc::new(Metrics::new());
         let app = Arc::new(App {
-            slots: Arc::new(Slots::new(&routing.accounts)),
+            slots: Arc::new(Slots::new(&routing.accounts, clock.now())),
             pauses: Pauses::default(),
             metrics: metrics.clone(),
             started: std::time::Instant::now(),
@@ -278,5 +279,6 @@ fn account(id: AccountId, name: &str, from: &str, sends_as: &[&str]) -> Arc<Acco
         is_on: true,
         concurrency: 1,
         rate: None,
+        daily_cap: None,
     })
 }

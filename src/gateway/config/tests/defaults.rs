@@ -81,6 +81,10 @@ fn the_examples_of_the_built_in_file_are_settings_as_they_stand() {
     let all = Given::file(&everything()).offline().load();
     assert_eq!(all.rules().critical, Rules::default().critical);
     assert_eq!((all.accounts[0].state, all.accounts[0].rate), (AccountState::On, Some(14)));
+    assert_eq!(
+        all.accounts[0].daily_cap.as_ref().map(|cap| (cap.calls.get(), cap.zone.iana_name())),
+        Some((50_000, Some("America/Los_Angeles")))
+    );
     assert_eq!(all.author_of("login-code"), "Shop <shop@example.com>".parse().ok());
     assert_eq!(all.author_of_tenant("acme"), all.author_of("login-code"));
     assert_eq!(all.limits.tenant_rate, Some(Rate { per_second: 100, burst: 200 }));

@@ -85,7 +85,7 @@ fn a_wrong_type_in_the_file_is_found_with_its_line() {
 #[test]
 fn unknown_settings_name_the_nearest_known_one_and_all_faults_come_at_once() {
     let file =
-        "[server]\nbnid = \"x\"\nlinger = 5\n[serverr]\n[webhooks.acme]\n[accounts.relay]\nkind = \"smtp\"\nhots = \"h\"\ndaily_cap = 5\n";
+        "[server]\nbnid = \"x\"\nlinger = 5\n[serverr]\n[webhooks.acme]\n[accounts.relay]\nkind = \"smtp\"\nhots = \"h\"\napps = 5\n";
     let given = Given::file(file).variable("TIDINGS__STORE__MAX_CONECTIONS", "5");
     let faults = given.faults();
     let expected = [
@@ -93,7 +93,7 @@ fn unknown_settings_name_the_nearest_known_one_and_all_faults_come_at_once() {
         "server.bnid (tidings.toml line 2): unknown setting; did you mean server.bind?",
         "store.max_conections (variable TIDINGS__STORE__MAX_CONECTIONS): unknown setting; did you mean store.max_connections?",
         "accounts.relay.hots (tidings.toml line 8): unknown setting; did you mean accounts.relay.host?",
-        "accounts.relay.daily_cap (tidings.toml line 9): unknown setting; known here: ",
+        "accounts.relay.apps (tidings.toml line 9): unknown setting; known here: ",
         "serverr (tidings.toml line 4): unknown setting; did you mean server?",
         "webhooks (tidings.toml line 5): unknown setting; known here: server, store, ",
     ];
@@ -138,6 +138,16 @@ fn what_contradicts_something_else_is_refused() {
         (
             "from = \"a@example.org\"\nsends_as = [\"example.com\"]\n",
             "accounts.relay.from (tidings.toml line 4): the account may not send as its own author: accounts.relay.sends_as names neither the address nor its domain",
+        ),
+        ("daily_cap = 0\n", "accounts.relay.daily_cap (tidings.toml line 4): expected a whole number from 1 to 1000000000"),
+        ("daily_cap = \"many\"\n", "accounts.relay.daily_cap (tidings.toml line 4): expected a whole number from 1 to 1000000000"),
+        (
+            "daily_cap_zone = \"UTC\"\n",
+            "accounts.relay.daily_cap_zone (tidings.toml line 4): means nothing without accounts.relay.daily_cap",
+        ),
+        (
+            "daily_cap_zone = \"Mars/Olympus\"\ndaily_cap = 5\n",
+            "accounts.relay.daily_cap_zone (tidings.toml line 4): expected a time zone such as \"UTC\" or \"Europe/Berlin\"",
         ),
         ("concurrency = 0\n", "accounts.relay.concurrency (tidings.toml line 4): expected a whole number from 1 to 1000"),
         ("rate = \"0/s\"\n", "accounts.relay.rate (tidings.toml line 4): expected a rate such as \"14/s\""),

@@ -70,6 +70,14 @@ fn a_check_finds_what_is_likely_to_be_regretted() {
         ),
         (outside.replace("https", "http") + RELAY, vec![(Severity::Warning, "server.public_url")]),
         (format!("{RELAY}concurrency = 1\n"), vec![(Severity::Warning, "accounts.relay.concurrency")]),
+        (format!("{RELAY}daily_cap = 9\n"), vec![(Severity::Warning, "accounts.relay.daily_cap")]),
+        (format!("{RELAY}daily_cap = 9\n[accounts.b]\nkind = \"smtp\"\nhost = \"h\"\n"), vec![]),
+        (
+            format!(
+                "{RELAY}daily_cap = 9\n[accounts.b]\nkind = \"smtp\"\nhost = \"h\"\n[routes.email]\ndefault = [\"b\"]\ncritical = [\"relay\"]\n"
+            ),
+            vec![],
+        ),
         (format!("{RELAY}state = \"off\"\n"), vec![(Severity::Warning, "accounts")]),
         (
             format!("{RELAY}[accounts.b]\nkind = \"smtp\"\nhost = \"h\"\n[routes.email]\ndefault = [\"b\"]\n"),
