@@ -24,8 +24,9 @@ use desk::Desk;
 
 mod desk;
 
-/// Rows in one transaction; above this a commit would hold up a critical message.
-const BATCH_ROWS: usize = 128;
+/// Rows in one transaction: an accept is two. Enough that the wait for the disk and the ways to the writer and back are
+/// shared by many; above this a commit would hold up a critical message.
+const BATCH_ROWS: usize = 256;
 /// Accepts that may wait; beyond it callers are told to come back (S-091).
 const ACCEPT_QUEUE: usize = 4_096;
 

@@ -4,7 +4,6 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use serde::Serialize;
 use sqlx::sqlite::SqliteConnection;
 use sqlx::{query, query_scalar};
 use tidings_core::ids::NotificationId;
@@ -13,9 +12,9 @@ use tidings_core::store::{Accepted, KeyHolder, NewDelivery, NewNotification, Sto
 use tidings_core::time::Timestamp;
 use uuid::Uuid;
 
-use crate::batch::Batch;
 use crate::commit::{Parts, end_part};
 use crate::error::store_error;
+use crate::many::insert_many;
 use crate::order;
 use crate::rows::{Hex, json, number};
 use crate::writer::Writer;
@@ -123,59 +122,32 @@ fn has_nul(item: &NewNotification) -> bool {
     own.any(holds_nul) || tags.any(holds_nul) || deliveries.any(holds_nul)
 }
 
-/// What notifications of a batch have in common.
-#[derive(PartialEq, Serialize)]
-struct NotificationShape<'a> {
-    tenant: i32,
-    mode: i16,
-    fingerprint_version: i16,
-    schema_version: i16,
-    category: &'a str,
-    class: &'a str,
-    send_at: Option<Timestamp>,
-    count: usize,
-}
-
 async fn insert_notifications(connection: &mut SqliteConnection, batch: &[&NewNotification]) -> Result<u64, StoreError> {
-    let mut rows = Batch::new();
-    for item in batch {
-        let shape = NotificationShape {
-            tenant: item.tenant.0,
-            mode: item.mode.as_i16(),
-            fingerprint_version: item.fingerprint_version,
-            schema_version: item.schema_version,
-            category: &item.category,
-            class: item.class.as_str(),
-            send_at: item.send_at,
-            count: item.deliveries.len(),
-        };
-        let place = rows.bytes(item.id.as_uuid().as_bytes());
-        let fingerprint = rows.more(Some(&item.fingerprint));
-        let body = rows.more(Some(&item.body));
-        let metadata = rows.more(item.metadata.as_deref());
-        let ref_digest = rows.more(item.ref_digest.as_deref());
-        let texts = (&item.idempotency_key, item.expires_at, &item.tags, item.trace_context.as_deref());
-        rows.add(shape, (place, fingerprint, body, metadata, texts.0, texts.1, texts.2, texts.3, ref_digest));
-    }
-    let (rows, bytes) = rows.into_arguments();
-    let done = query!(
-        "WITH shape AS MATERIALIZED (
-            SELECT value->>'$[0].tenant' AS tenant, value->>'$[0].mode' AS mode, value->>'$[0].fingerprint_version' AS fingerprint_version,
-                value->>'$[0].schema_version' AS schema_version, value->>'$[0].category' AS category, value->>'$[0].class' AS class,
-                value->>'$[0].send_at' AS send_at, value->>'$[0].count' AS count, jsonb_extract(value, '$[1]') AS rows
-            FROM jsonb_each(?1))
-         INSERT OR FAIL INTO notifications (tenant_id, id, mode, idempotency_key, fingerprint, fingerprint_version, schema_version, category, class,
-            tags, metadata, trace_context, send_at, expires_at, delivery_count, ref_digest, body)
-         SELECT tenant, substr(?2, r.value->>0, 16), mode, r.value->>4, substr(?2, r.value->>0 + 16, r.value->>1), fingerprint_version,
-            schema_version, category, class, r.value->6, substr(?2, r.value->>0 + 16 + r.value->>1 + r.value->>2, r.value->>3),
-            r.value->>7, send_at, r.value->>5, count,
-            substr(?2, r.value->>0 + 16 + r.value->>1 + r.value->>2 + coalesce(r.value->>3, 0), r.value->>8), substr(?2, r.value->>0 + 16 + r.value->>1, r.value->>2)
-         FROM shape CROSS JOIN jsonb_each(shape.rows) r WHERE true
+    Ok(insert_many!(
+        connection,
+        batch => item: &NewNotification,
+        "INSERT OR FAIL INTO notifications (id, tenant_id, mode, idempotency_key, fingerprint, fingerprint_version,
+            schema_version, category, class, tags, metadata, trace_context, send_at, expires_at, delivery_count, ref_digest, body)
+         SELECT * FROM (VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)) WHERE column1 IS NOT NULL
          ON CONFLICT (tenant_id, mode, idempotency_key) WHERE key_freed IS NULL DO NOTHING",
-        rows,
-        bytes
-    );
-    Ok(done.execute(connection).await.map_err(store_error)?.rows_affected())
+        item.id.as_uuid(),
+        item.tenant.0,
+        item.mode.as_i16(),
+        item.idempotency_key.as_str(),
+        item.fingerprint.as_slice(),
+        item.fingerprint_version,
+        item.schema_version,
+        item.category.as_str(),
+        item.class.as_str(),
+        json(&item.tags),
+        item.metadata.as_deref(),
+        item.trace_context.as_deref(),
+        item.send_at.map(Timestamp::as_micros),
+        item.expires_at.as_micros(),
+        count(item.deliveries.len()),
+        item.ref_digest.as_deref(),
+        item.body.as_slice(),
+    ))
 }
 
 /// Who of a batch holds its key, after an insert that stepped over some.
@@ -254,92 +226,53 @@ async fn free_key(connection: &mut SqliteConnection, tenant: i32, id: Notificati
         .map_err(store_error)
 }
 
-/// What deliveries of a batch have in common.
-#[derive(PartialEq, Serialize)]
-struct DeliveryShape<'a> {
-    tenant: i32,
-    mode: i16,
-    channel: &'a str,
-    class: &'a str,
-    lane: i32,
-    category: &'a str,
-    state: &'a str,
-    attempt_limit: u16,
-    schema_version: i16,
-    sender: Option<&'a str>,
-    send_at: Option<Timestamp>,
-    flags: i32,
-    siblings: usize,
-}
-
 async fn insert_deliveries(connection: &mut SqliteConnection, taken: &[&NewNotification], now: Timestamp) -> Result<(), StoreError> {
-    let mut rows = Batch::new();
-    for item in taken {
-        for delivery in &item.deliveries {
-            let place = rows.bytes(delivery.id.as_uuid().as_bytes());
-            let digest = rows.more(Some(&delivery.address_digest));
-            let address = rows.more(Some(&delivery.address));
-            let reference = rows.more(delivery.reference.as_deref());
-            let row = (place, digest, address, reference, delivery.available_at, item.expires_at, delivery.message_id.as_deref());
-            rows.add(delivery_shape(item, delivery), row);
-        }
-    }
-    let (rows, bytes) = rows.into_arguments();
-    let now = now.as_micros();
-    query!(
-        "WITH shape AS MATERIALIZED (
-            SELECT value->>'$[0].tenant' AS tenant, value->>'$[0].mode' AS mode, value->>'$[0].channel' AS channel,
-                value->>'$[0].class' AS class, value->>'$[0].lane' AS lane, value->>'$[0].send_at' AS send_at,
-                jsonb_extract(value, '$[1]') AS rows
-            FROM jsonb_each(?1))
-         INSERT OR FAIL INTO deliveries (id, tenant_id, mode, channel, class, lane, address_digest, ref, message_id, send_at, expires_at, updated_at,
-            address)
-         SELECT substr(?2, r.value->>0, 16), tenant, mode, channel, class, lane, substr(?2, r.value->>0 + 16, r.value->>1),
-            substr(?2, r.value->>0 + 16 + r.value->>1 + r.value->>2, r.value->>3), r.value->>6, send_at, r.value->>5, ?3,
-            substr(?2, r.value->>0 + 16 + r.value->>1, r.value->>2)
-         FROM shape CROSS JOIN jsonb_each(shape.rows) r",
-        rows,
-        bytes,
-        now
-    )
-    .execute(&mut *connection)
-    .await
-    .map_err(store_error)?;
-    query!(
-        "WITH shape AS MATERIALIZED (
-            SELECT value->>'$[0].tenant' AS tenant, value->>'$[0].mode' AS mode, value->>'$[0].lane' AS lane,
-                value->>'$[0].category' AS category, value->>'$[0].state' AS state, value->>'$[0].attempt_limit' AS attempt_limit,
-                value->>'$[0].sender' AS sender, value->>'$[0].schema_version' AS schema_version, value->>'$[0].flags' AS flags,
-                value->>'$[0].siblings' AS siblings, jsonb_extract(value, '$[1]') AS rows
-            FROM jsonb_each(?1))
-         INSERT OR FAIL INTO queue (id, tenant_id, mode, lane, category, state, available_at, attempt_limit, expires_at, address_digest, sender,
-            schema_version, flags, siblings)
-         SELECT substr(?2, r.value->>0, 16), tenant, mode, lane, category, state, r.value->>4, attempt_limit, r.value->>5,
-            substr(?2, r.value->>0 + 16, r.value->>1), sender, schema_version, flags, siblings
-         FROM shape CROSS JOIN jsonb_each(shape.rows) r",
-        rows,
-        bytes
-    )
-    .execute(connection)
-    .await
-    .map(|_| ())
-    .map_err(store_error)
+    let rows: Vec<(&NewNotification, &NewDelivery)> =
+        taken.iter().flat_map(|item| item.deliveries.iter().map(move |delivery| (*item, delivery))).collect();
+    insert_many!(
+        connection,
+        rows => row: (&NewNotification, &NewDelivery),
+        "INSERT OR FAIL INTO deliveries (id, tenant_id, mode, channel, class, lane, address_digest, ref,
+            message_id, send_at, expires_at, updated_at, address)
+         SELECT * FROM (VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)) WHERE column1 IS NOT NULL",
+        row.1.id.as_uuid(),
+        row.0.tenant.0,
+        row.0.mode.as_i16(),
+        row.1.channel.as_str(),
+        row.0.class.as_str(),
+        row.1.lane.0,
+        row.1.address_digest.as_slice(),
+        row.1.reference.as_deref(),
+        row.1.message_id.as_deref(),
+        row.0.send_at.map(Timestamp::as_micros),
+        row.0.expires_at.as_micros(),
+        now.as_micros(),
+        row.1.address.as_slice(),
+    );
+    insert_many!(
+        connection,
+        rows => row: (&NewNotification, &NewDelivery),
+        "INSERT OR FAIL INTO queue (id, tenant_id, mode, lane, category, state, available_at, attempt_limit,
+            expires_at, address_digest, sender, schema_version, flags, siblings)
+         SELECT * FROM (VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)) WHERE column1 IS NOT NULL",
+        row.1.id.as_uuid(),
+        row.0.tenant.0,
+        row.0.mode.as_i16(),
+        row.1.lane.0,
+        row.0.category.as_str(),
+        row.1.state.as_str(),
+        row.1.available_at.as_micros(),
+        row.1.attempt_limit,
+        row.0.expires_at.as_micros(),
+        row.1.address_digest.as_slice(),
+        row.1.sender.as_deref(),
+        row.0.schema_version,
+        row.0.first_flags().0,
+        count(row.0.deliveries.len()),
+    );
+    Ok(())
 }
 
-fn delivery_shape<'a>(item: &'a NewNotification, delivery: &'a NewDelivery) -> DeliveryShape<'a> {
-    DeliveryShape {
-        tenant: item.tenant.0,
-        mode: item.mode.as_i16(),
-        channel: delivery.channel.as_str(),
-        class: item.class.as_str(),
-        lane: delivery.lane.0,
-        category: &item.category,
-        state: delivery.state.as_str(),
-        attempt_limit: delivery.attempt_limit,
-        schema_version: item.schema_version,
-        sender: delivery.sender.as_deref(),
-        send_at: item.send_at,
-        flags: item.first_flags().0,
-        siblings: item.deliveries.len(),
-    }
+fn count(deliveries: usize) -> i64 {
+    i64::try_from(deliveries).unwrap_or(i64::MAX)
 }

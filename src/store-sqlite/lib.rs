@@ -20,6 +20,7 @@ mod gauges;
 mod keeping;
 mod listing;
 mod log;
+mod many;
 mod moving;
 mod order;
 mod quotas;
