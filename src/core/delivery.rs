@@ -156,12 +156,19 @@ words! {
         Dead = "dead", Unknown = "unknown", Complained = "complained", Opened = "opened", Clicked = "clicked",
         Unsubscribed = "unsubscribed", LateBounce = "late_bounce", DuplicateSent = "duplicate_sent", LaneSkipped = "lane_skipped",
         Completed = "completed",
+        // Of no delivery: `operational` says what these tell. They are stored under their whole names.
+        SuppressionCreated = "suppression.created", SuppressionUpdated = "suppression.updated",
+        SuppressionRemoved = "suppression.removed", SwitchPaused = "switch.paused", SwitchResumed = "switch.resumed",
+        AccountParked = "account.parked", AccountRecovered = "account.recovered",
     }
 }
 
 impl EventType {
     /// How the application knows it, from the word in which it is stored. Words of a newer binary are told as they are.
     pub fn wire_name(stored: &str) -> String {
+        if stored.contains('.') {
+            return stored.to_owned();
+        }
         let of = if stored == Self::Completed.as_str() { "notification" } else { "delivery" };
         format!("{of}.{stored}")
     }

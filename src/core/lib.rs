@@ -22,6 +22,7 @@ pub mod key_expiry;
 pub mod listing;
 pub mod moving;
 pub mod nearest;
+pub mod operational;
 pub mod order;
 pub mod outcome;
 pub mod pace;

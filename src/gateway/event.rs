@@ -18,6 +18,9 @@ use crate::sealed;
 
 /// An event as JSON. `account` is the name of its account.
 pub fn render(keyring: &Keyring, mode: Mode, event: &StoredEvent, account: Option<&str>) -> Box<RawValue> {
+    if let Some(detail) = &event.detail {
+        return of_no_delivery(mode, event, detail);
+    }
     let subject = event.subject.as_ref();
     let notification = event.delivery.notification();
     let own = Own::open(keyring, event, subject);
@@ -34,6 +37,23 @@ pub fn render(keyring: &Keyring, mode: Mode, event: &StoredEvent, account: Optio
         },
     };
     serde_json::value::to_raw_value(&view).expect("texts, numbers and maps with text names always have a JSON form")
+}
+
+/// An event that is about no delivery: what it tells was fixed when it was written, and there is no version of it.
+fn of_no_delivery(mode: Mode, event: &StoredEvent, detail: &str) -> Box<RawValue> {
+    let data = serde_json::from_str::<&RawValue>(detail).inspect_err(|error| {
+        // It must not hold up all events behind it.
+        tracing::error!(kind = event.kind, %error, "what an event tells cannot be read");
+    });
+    let view = OperationalView {
+        id: format!("evt_{}", event.delivery.as_uuid().simple()),
+        kind: EventType::wire_name(&event.kind),
+        timestamp: Instant(event.at),
+        mode,
+        seq: None,
+        data: data.ok(),
+    };
+    serde_json::value::to_raw_value(&view).expect("texts, numbers and JSON always have a JSON form")
 }
 
 /// `evt_<delivery>_<version>_<type>`: stable and unique, whatever carries it.
@@ -87,6 +107,17 @@ struct EventView<'a> {
     mode: Mode,
     seq: i32,
     data: Data<'a>,
+}
+
+#[derive(Serialize)]
+struct OperationalView<'a> {
+    id: String,
+    #[serde(rename = "type")]
+    kind: String,
+    timestamp: Instant,
+    mode: Mode,
+    seq: Option<i32>,
+    data: Option<&'a RawValue>,
 }
 
 #[derive(Serialize)]

@@ -17,6 +17,7 @@ use crate::clock::SKEW_LIMIT;
 use crate::dispatch::Dispatch;
 use crate::metrics::{By, Kind};
 use crate::retention;
+use crate::slots::news;
 
 /// Rows of one sweep transaction; larger chunks would hold up the live path.
 const SWEEP_ROWS: i64 = 100;
@@ -93,7 +94,8 @@ impl Keeper {
         job(LOG_EVERY, |keeper| Box::pin(async move { keeper.carry_log_over().await }));
         job(PAUSES_EVERY, |keeper| Box::pin(async move { keeper.see_pauses().await }));
         let (app, instance, stop) = (keeper.app.clone(), keeper.instance, keeper.stop.clone());
-        tokio::spawn(retention::run(app, instance, stop));
+        tokio::spawn(retention::run(app.clone(), instance, stop.clone()));
+        tokio::spawn(news::run(app, instance, stop));
         job(ANCHOR_EVERY, |keeper| Box::pin(async move { keeper.anchor().await }));
     }
 

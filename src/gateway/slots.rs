@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use governor::{DefaultDirectRateLimiter, Quota, RateLimiter};
 use tidings_core::ids::AccountId;
 use tidings_core::judge::AccountCapacity;
+use tidings_core::operational::Health;
 use tidings_core::outcome::Outcome;
 use tidings_core::pace::Pace;
 use tidings_core::pool::Pool;
@@ -20,10 +21,12 @@ use tokio::sync::Notify;
 use crate::routing::Account;
 pub use capping::Capped;
 pub use charge::Charge;
+use news::{AccountNews, News};
 pub use pacing::Turn;
 
 pub mod capping;
 mod charge;
+pub mod news;
 pub mod pacing;
 
 /// After how long a parked account tries one waiting message again.
@@ -37,6 +40,8 @@ pub struct Slots {
     /// Tokens are missing.
     needs: Notify,
     bells: capping::Bells,
+    /// What is to be told of their health.
+    pub news: AccountNews,
 }
 
 struct AccountSlots {
@@ -78,7 +83,8 @@ impl Slots {
     /// All slots free, all accounts well.
     pub fn new(accounts: &[Arc<Account>], now: Timestamp) -> Self {
         let slots = accounts.iter().map(|account| (account.id, AccountSlots::new(account.clone(), now)));
-        Self { accounts: Mutex::new(slots.collect()), tokens: Notify::new(), needs: Notify::new(), bells: capping::Bells::default() }
+        let (bells, news) = (capping::Bells::default(), AccountNews::default());
+        Self { accounts: Mutex::new(slots.collect()), tokens: Notify::new(), needs: Notify::new(), bells, news }
     }
 
     /// Goes by these accounts from now on. What runs keeps its slot, also by accounts that are gone: they may come back.
@@ -125,10 +131,18 @@ impl Slots {
         self.turn(id)
     }
 
-    /// Learns from an outcome; the slot stays in use until `end`.
+    /// Learns from an outcome; the slot stays in use until `end`. That the account is parked or recovered by it is news: once
+    /// for each time, whatever other calls come to the same, and under the lock, so that it is told in order.
     pub fn learn(&self, id: AccountId, outcome: &Outcome, now: Timestamp) {
         if let Some(slots) = self.lock().get_mut(&id) {
+            let was_parked = slots.parked.is_some();
             slots.learn(outcome, now);
+            let health = match (&slots.parked, was_parked) {
+                (Some(parked), false) => Health::Parked(parked.next_try),
+                (None, true) => Health::Recovered,
+                (Some(_), true) | (None, false) => return,
+            };
+            self.news.put(News { account: slots.account.name.clone(), health, at: now });
         }
     }
 
@@ -367,6 +381,22 @@ mod tests {
         slots.learn(AccountId(1), &Outcome::Throttled { retry_after: Some(Duration::from_secs(60)) }, NOW);
         slots.adopt(&[account(None, &other)], NOW);
         assert_eq!(free(&slots), 0);
+    }
+
+    #[test]
+    fn that_an_account_is_parked_or_recovered_is_said_once() {
+        let adapter: Arc<dyn tidings_core::adapter::Adapter> = Arc::new(Silent::default());
+        let slots = Slots::new(&[account(None, &adapter)], NOW);
+        let (taken, refused) = (Outcome::Accepted { message_id: None, refused_copies: Vec::new() }, Outcome::Credential);
+        let said = [&taken, &refused, &refused, &Outcome::NotStarted, &taken, &taken, &refused];
+        let said = said.map(|outcome| {
+            slots.learn(AccountId(1), outcome, NOW);
+            slots.news.take().map(|news| news.health)
+        });
+        let parked = Some(Health::Parked(NOW.plus(PARKED[0])));
+        assert_eq!(said, [None, parked, None, None, Some(Health::Recovered), None, parked]);
+        slots.learn(AccountId(2), &refused, NOW);
+        assert_eq!(slots.news.take(), None, "an account that nobody knows");
     }
 
     #[test]

@@ -62,7 +62,7 @@ pub(crate) async fn apply(conn: &mut PgConnection, changes: &[Change], now: Time
         }
     }
     let moved = select(changes, |change| written.holds(change));
-    suppressions::note(conn, &moved, now).await?;
+    suppressions::note(conn, &moved, now, &mut written.events).await?;
     order::advance(conn, &moved, now).await?;
     write_attempts(conn, &moved).await?;
     if moved.iter().any(|change| !change.events.is_empty()) {

@@ -5,7 +5,9 @@ use std::collections::HashMap;
 use sqlx::PgConnection;
 use tidings_core::delivery::Flags;
 use tidings_core::ids::{AccountId, DeliveryId};
+use tidings_core::operational::INSTALLATION;
 use tidings_core::store::{EventSubject, FeedPage, FeedPosition, FeedQuery, StoreError, StoredEvent};
+use tidings_core::words::Mode;
 use uuid::Uuid;
 
 use crate::PostgresStore;
@@ -43,27 +45,29 @@ pub(crate) async fn feed(store: &PostgresStore, asked: &FeedQuery) -> Result<Opt
 /// The events of a page, without what the record says of them.
 async fn page(conn: &mut PgConnection, asked: &FeedQuery) -> Result<FeedPage, StoreError> {
     let after = asked.after.unwrap_or(FeedPosition { pos: i64::MIN, n: 0 });
+    let (tenants, modes) = streams(asked);
     let types: Vec<&str> = asked.types.iter().map(|kind| kind.as_str()).collect();
     // One statement, so one snapshot for the horizon and the events before it. The last row tells how far it looked.
     let rows = sqlx::query!(
         r#"WITH horizon AS MATERIALIZED (SELECT feed_horizon() AS pos),
          seen AS MATERIALIZED (
-            SELECT e.* FROM horizon CROSS JOIN LATERAL (
+            SELECT e.* FROM horizon CROSS JOIN unnest($1::int[], $2::smallint[]) AS s (tenant_id, mode) CROSS JOIN LATERAL (
                 SELECT * FROM events e
-                WHERE e.tenant_id = $1 AND e.mode = $2 AND (e.pos, e.n) > ($3, $4) AND e.pos < horizon.pos
-                ORDER BY e.pos, e.n LIMIT $5) e),
+                WHERE e.tenant_id = s.tenant_id AND e.mode = s.mode AND (e.pos, e.n) > ($3, $4) AND e.pos < horizon.pos
+                ORDER BY e.pos, e.n LIMIT $5) e
+            ORDER BY e.pos, e.n LIMIT $5),
          last AS (SELECT pos, n FROM seen ORDER BY pos DESC, n DESC LIMIT 1)
          SELECT h.pos AS "horizon!", (SELECT count(*) FROM seen) AS "scanned!", l.pos AS "last_pos?", l.n AS "last_n?", e.pos AS "pos?",
             e.n AS "n?", e.at AS "at?", e.delivery_id AS "delivery_id?", e.version AS "version?", e.type AS "kind?",
             e.previous_state AS "previous_state?", e.state AS "state?", e.reason AS "reason?", e.certainty AS "certainty?",
             e.account_id AS "account_id?", e.generation AS "generation?", e.attempt_count AS "attempt_count?", e.flags AS "flags?",
             e.bounce_class AS "bounce_class?", e.smtp_code AS "smtp_code?", e.enhanced_code AS "enhanced_code?",
-            e.occurred_at AS "occurred_at?"
+            e.occurred_at AS "occurred_at?", e.detail AS "detail?"
          FROM horizon h LEFT JOIN last l ON true LEFT JOIN LATERAL (
             SELECT * FROM seen WHERE cardinality($6::text[]) = 0 OR seen.type = ANY($6) ORDER BY seen.pos, seen.n LIMIT $7) e ON true
          ORDER BY e.pos, e.n"#,
-        asked.tenant.0,
-        asked.mode.as_i16(),
+        &tenants[..],
+        &modes[..],
         after.pos,
         after.n,
         SCANNED,
@@ -103,6 +107,7 @@ async fn page(conn: &mut PgConnection, asked: &FeedQuery) -> Result<FeedPage, St
             smtp_code: row.smtp_code.map(i64::from),
             enhanced_code: row.enhanced_code,
             occurred_at: occurred.0,
+            detail: row.detail,
             subject: None,
         });
     }
@@ -115,11 +120,28 @@ async fn page(conn: &mut PgConnection, asked: &FeedQuery) -> Result<FeedPage, St
     Ok(FeedPage { events, next, is_end: is_all && !is_full })
 }
 
+/// Whose events are read, as tenants and modes: the reader's own, and those of the installation for who may see them. Two
+/// events of one transaction have different numbers, whosever they are.
+fn streams(asked: &FeedQuery) -> (Vec<i32>, Vec<i16>) {
+    let (mut tenants, mut modes) = (vec![asked.tenant.0], vec![asked.mode.as_i16()]);
+    if asked.with_installation {
+        tenants.push(INSTALLATION.0);
+        modes.push(Mode::Live.as_i16());
+    }
+    (tenants, modes)
+}
+
 async fn floor(conn: &mut PgConnection, asked: &FeedQuery) -> Result<Option<FeedPosition>, StoreError> {
-    let row = sqlx::query!("SELECT pos, n FROM feed_floors WHERE tenant_id = $1 AND mode = $2", asked.tenant.0, asked.mode.as_i16())
-        .fetch_optional(conn)
-        .await
-        .map_err(before)?;
+    let (tenants, modes) = streams(asked);
+    let row = sqlx::query!(
+        "SELECT f.pos, f.n FROM unnest($1::int[], $2::smallint[]) AS s (tenant_id, mode)
+         JOIN feed_floors f ON f.tenant_id = s.tenant_id AND f.mode = s.mode ORDER BY f.pos DESC, f.n DESC LIMIT 1",
+        &tenants[..],
+        &modes[..],
+    )
+    .fetch_optional(conn)
+    .await
+    .map_err(before)?;
     Ok(row.map(|row| FeedPosition { pos: row.pos, n: row.n }))
 }
 

@@ -20,6 +20,7 @@ mod keeping;
 mod key_expiry;
 mod listing;
 mod moving;
+mod operational;
 mod order;
 mod quotas;
 mod rates;
@@ -43,6 +44,7 @@ use sqlx::postgres::PgConnectOptions;
 use sqlx::{PgPool, Postgres};
 use tidings_core::acts::Act;
 use tidings_core::ids::{AccountId, DeliveryId, InstanceId, LaneId, NotificationId, TenantId};
+use tidings_core::operational::Occurrence;
 use tidings_core::policy::Rules;
 use tidings_core::pool;
 use tidings_core::retention::{Kept, Retention};
@@ -390,8 +392,8 @@ impl Mailbox for PostgresStore {
 
 #[async_trait]
 impl Suppressions for PostgresStore {
-    async fn add(&self, items: &[NewSuppression]) -> Result<Vec<Suppressed>, StoreError> {
-        limited_write(suppressions::add(self, items)).await
+    async fn add(&self, items: &[NewSuppression], actor: Option<&str>) -> Result<Vec<Suppressed>, StoreError> {
+        limited_write(suppressions::add(self, items, actor)).await
     }
 
     async fn page(&self, tenant: TenantId, mode: Mode, filter: &SuppressionFilter) -> Result<Vec<StoredSuppression>, StoreError> {
@@ -446,6 +448,10 @@ impl Feed for PostgresStore {
 
     async fn end(&self) -> Result<FeedPosition, StoreError> {
         limited(feed::feed_end(self)).await
+    }
+
+    async fn tell(&self, occurrences: &[Occurrence]) -> Result<(), StoreError> {
+        limited_write(operational::tell_alone(self, occurrences)).await
     }
 }
 

@@ -345,7 +345,7 @@ async fn is_behind(conn: &mut PgConnection) -> Result<bool, StoreError> {
     let behind = sqlx::query_scalar!(
         r#"SELECT ('x' || encode(value, 'hex'))::bit(64)::bigint + pg_snapshot_xmax(pg_current_snapshot())::text::bigint
             <= GREATEST((SELECT max(pos) FROM feed_floors), (
-                SELECT max(e.pos) FROM tenants t CROSS JOIN (VALUES (0::smallint), (1::smallint)) AS m (mode)
+                SELECT max(e.pos) FROM (SELECT id FROM tenants UNION ALL SELECT 0) t (id) CROSS JOIN (VALUES (0::smallint), (1::smallint)) AS m (mode)
                 CROSS JOIN LATERAL (SELECT pos FROM events WHERE tenant_id = t.id AND mode = m.mode ORDER BY pos DESC LIMIT 1) e), 0)
             AS "behind!" FROM settings WHERE key = 'feed_base'"#
     );

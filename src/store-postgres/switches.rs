@@ -2,6 +2,7 @@
 
 use sqlx::{Connection as _, PgConnection};
 use tidings_core::ids::{AccountId, TenantId};
+use tidings_core::operational::{Setting, of_switch};
 use tidings_core::store::{OpenCalls, StoreError, SwitchedBy};
 use tidings_core::switches::{Scope, Switch};
 use tidings_core::time::Timestamp;
@@ -9,6 +10,7 @@ use tidings_core::time::Timestamp;
 use crate::PostgresStore;
 use crate::error::{before, committing};
 use crate::instant::{At, at};
+use crate::operational;
 
 /// Every switch.
 pub(crate) async fn switches(store: &PostgresStore) -> Result<Vec<Switch>, StoreError> {
@@ -45,6 +47,7 @@ pub(crate) async fn set_switch(
     let name = scope.to_string();
     let mut conn = store.connection().await?;
     let mut tx = conn.begin().await.map_err(before)?;
+    let earlier = setting(&mut tx, &name).await?;
     let written = sqlx::query!(
         "INSERT INTO switches AS s (scope, paused, until, reason, actor, version)
          VALUES ($1, $2, $3, $4, $5, (SELECT COALESCE(max(version), 0) + 1 FROM switches))
@@ -62,8 +65,17 @@ pub(crate) async fn set_switch(
     .map_err(before)?;
     if written.rows_affected() > 0 {
         note_in(&mut tx, if paused { "switch.paused" } else { "switch.resumed" }, &name, by).await?;
+        operational::tell(&mut tx, of_switch(scope, earlier, Some(Setting { paused, until }), by).as_slice(), &mut 0).await?;
     }
     tx.commit().await.map_err(committing)
+}
+
+/// How the switch stands, as whoever changes it sees it: one after the other, also where there is none yet. Readers go on.
+async fn setting(conn: &mut PgConnection, scope: &str) -> Result<Option<Setting>, StoreError> {
+    sqlx::query!("LOCK TABLE switches IN SHARE ROW EXCLUSIVE MODE").execute(&mut *conn).await.map_err(before)?;
+    let row = sqlx::query!(r#"SELECT paused, until AS "until: At" FROM switches WHERE scope = $1"#, scope);
+    let row = row.fetch_optional(conn).await.map_err(before)?;
+    Ok(row.map(|row| Setting { paused: row.paused, until: row.until.map(|until| until.0) }))
 }
 
 /// Removes the switch of a scope.
@@ -71,10 +83,12 @@ pub(crate) async fn clear_switch(store: &PostgresStore, scope: &Scope, by: &Swit
     let name = scope.to_string();
     let mut conn = store.connection().await?;
     let mut tx = conn.begin().await.map_err(before)?;
+    let earlier = setting(&mut tx, &name).await?;
     let removed = sqlx::query!("DELETE FROM switches WHERE scope = $1", name).execute(&mut *tx).await.map_err(before)?;
     let was_there = removed.rows_affected() > 0;
     if was_there {
         note_in(&mut tx, "switch.removed", &name, by).await?;
+        operational::tell(&mut tx, of_switch(scope, earlier, None, by).as_slice(), &mut 0).await?;
     }
     tx.commit().await.map_err(committing)?;
     Ok(was_there)

@@ -1,4 +1,5 @@
-//! The pull feed. One writer commits in the order of `pos`, so what a reader has passed is complete (S-206).
+//! The pull feed. One writer commits in the order of `pos`, so what a reader has passed is complete (S-206). The events of
+//! the installation are those of the tenant 0; who may see them reads both by their places.
 
 use std::collections::HashMap;
 
@@ -34,7 +35,13 @@ pub(crate) async fn feed(readers: &SqlitePool, asked: &FeedQuery) -> Result<Opti
 /// The events of a page, without what the record says of them.
 async fn page(connection: &mut SqliteConnection, asked: &FeedQuery) -> Result<Option<FeedPage>, StoreError> {
     let (tenant, mode) = (asked.tenant.0, asked.mode.as_i16());
-    let floor = query_scalar!(r#"SELECT max(pos) AS "pos?: i64" FROM feed_floors WHERE tenant_id = ?1 AND mode = ?2"#, tenant, mode);
+    let installation = asked.with_installation;
+    let floor = query_scalar!(
+        r#"SELECT max(pos) AS "pos?: i64" FROM feed_floors WHERE (tenant_id = ?1 AND mode = ?2) OR (?3 AND tenant_id = 0 AND mode = 0)"#,
+        tenant,
+        mode,
+        installation
+    );
     let floor = floor.fetch_one(&mut *connection).await.map_err(store_error)?;
     if let (Some(after), Some(floor)) = (asked.after, floor)
         && after.pos < floor
@@ -45,12 +52,16 @@ async fn page(connection: &mut SqliteConnection, asked: &FeedQuery) -> Result<Op
     let after = asked.after.map_or(i64::MIN, |after| after.pos);
     let scanned = query!(
         r#"SELECT count(*) AS "count!: i64", max(pos) AS "last?: i64"
-           FROM (SELECT pos FROM events WHERE tenant_id = ?1 AND mode = ?2 AND pos > ?3 AND pos <= ?4 ORDER BY pos LIMIT ?5)"#,
+           FROM (SELECT pos FROM (SELECT pos FROM events WHERE tenant_id = ?1 AND mode = ?2 AND pos > ?3 AND pos <= ?4 ORDER BY pos LIMIT ?5)
+            UNION ALL
+            SELECT pos FROM (SELECT pos FROM events WHERE ?6 AND tenant_id = 0 AND mode = 0 AND pos > ?3 AND pos <= ?4 ORDER BY pos LIMIT ?5)
+            ORDER BY pos LIMIT ?5)"#,
         tenant,
         mode,
         after,
         end.pos,
-        SCANNED
+        SCANNED,
+        installation
     );
     let scanned = scanned.fetch_one(&mut *connection).await.map_err(store_error)?;
     let is_all = scanned.count < SCANNED;
@@ -58,16 +69,23 @@ async fn page(connection: &mut SqliteConnection, asked: &FeedQuery) -> Result<Op
     let types = json(&asked.types.iter().map(|kind| kind.as_str()).collect::<Vec<_>>());
     let rows = query!(
         r#"SELECT pos AS "pos!", n AS "n!", at AS "at!", delivery_id AS "delivery_id!: Uuid", version AS "version!", type AS "kind!",
-            previous_state, state AS "state!", reason, certainty AS "certainty!", account_id, generation AS "generation!",
-            attempt_count AS "attempt_count!", flags AS "flags!", bounce_class, smtp_code, enhanced_code, occurred_at AS "occurred_at!"
-           FROM events WHERE tenant_id = ?1 AND mode = ?2 AND pos > ?3 AND pos <= ?4
-            AND (?5 = '[]' OR type IN (SELECT value FROM json_each(?5))) ORDER BY pos LIMIT ?6"#,
+            previous_state AS "previous_state?: String", state AS "state!", reason AS "reason?: String", certainty AS "certainty!",
+            account_id AS "account_id?: i64", generation AS "generation!", attempt_count AS "attempt_count!", flags AS "flags!",
+            bounce_class AS "bounce_class?: String", smtp_code AS "smtp_code?: i64", enhanced_code AS "enhanced_code?: String",
+            occurred_at AS "occurred_at!", detail AS "detail?: String"
+           FROM (SELECT * FROM (SELECT * FROM events WHERE tenant_id = ?1 AND mode = ?2 AND pos > ?3 AND pos <= ?4
+                AND (?5 = '[]' OR type IN (SELECT value FROM json_each(?5))) ORDER BY pos LIMIT ?6)
+            UNION ALL
+            SELECT * FROM (SELECT * FROM events WHERE ?7 AND tenant_id = 0 AND mode = 0 AND pos > ?3 AND pos <= ?4
+                AND (?5 = '[]' OR type IN (SELECT value FROM json_each(?5))) ORDER BY pos LIMIT ?6)
+            ORDER BY pos LIMIT ?6)"#,
         tenant,
         mode,
         after,
         up_to,
         types,
-        asked.limit
+        asked.limit,
+        installation
     );
     let rows = rows.fetch_all(connection).await.map_err(store_error)?;
     let is_full = i64::try_from(rows.len()).unwrap_or(i64::MAX) >= asked.limit;
@@ -91,6 +109,7 @@ async fn page(connection: &mut SqliteConnection, asked: &FeedQuery) -> Result<Op
             smtp_code: row.smtp_code,
             enhanced_code: row.enhanced_code,
             occurred_at: Timestamp::from_micros(row.occurred_at),
+            detail: row.detail,
             subject: None,
         });
     }

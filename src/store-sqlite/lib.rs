@@ -22,6 +22,7 @@ mod listing;
 mod log;
 mod many;
 mod moving;
+mod operational;
 mod order;
 mod quotas;
 mod rates;
@@ -42,6 +43,7 @@ use async_trait::async_trait;
 use sqlx::sqlite::SqlitePool;
 use tidings_core::acts::Act;
 use tidings_core::ids::{AccountId, DeliveryId, InstanceId, LaneId, NotificationId, TenantId};
+use tidings_core::operational::Occurrence;
 use tidings_core::policy::Rules;
 use tidings_core::pool;
 use tidings_core::retention::{Kept, Retention};
@@ -345,8 +347,8 @@ impl Mailbox for SqliteStore {
 
 #[async_trait]
 impl Suppressions for SqliteStore {
-    async fn add(&self, items: &[NewSuppression]) -> Result<Vec<Suppressed>, StoreError> {
-        suppressions::add(&mut *self.writer().await?, items).await
+    async fn add(&self, items: &[NewSuppression], actor: Option<&str>) -> Result<Vec<Suppressed>, StoreError> {
+        suppressions::add(&mut *self.writer().await?, items, actor).await
     }
 
     async fn page(&self, tenant: TenantId, mode: Mode, filter: &SuppressionFilter) -> Result<Vec<StoredSuppression>, StoreError> {
@@ -401,6 +403,10 @@ impl Feed for SqliteStore {
 
     async fn end(&self) -> Result<FeedPosition, StoreError> {
         feed::feed_end(&self.readers).await
+    }
+
+    async fn tell(&self, occurrences: &[Occurrence]) -> Result<(), StoreError> {
+        operational::tell(self.writer().await?.connection(), occurrences).await
     }
 }
 

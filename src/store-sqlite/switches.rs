@@ -3,11 +3,13 @@
 use sqlx::sqlite::{SqliteConnection, SqlitePool};
 use sqlx::{Connection as _, query, query_scalar};
 use tidings_core::ids::{AccountId, TenantId};
+use tidings_core::operational::{Setting, of_switch};
 use tidings_core::store::{OpenCalls, StoreError, SwitchedBy};
 use tidings_core::switches::{Scope, Switch};
 use tidings_core::time::Timestamp;
 
 use crate::error::{commit_error, store_error};
+use crate::operational;
 
 pub(crate) async fn switches(readers: &SqlitePool) -> Result<Vec<Switch>, StoreError> {
     let rows = query!(r#"SELECT scope, paused AS "paused: bool", until, reason, actor, version FROM switches ORDER BY scope"#);
@@ -33,8 +35,9 @@ pub(crate) async fn set_switch(
     until: Option<Timestamp>,
     by: &SwitchedBy,
 ) -> Result<(), StoreError> {
-    let (name, until) = (scope.to_string(), until.map(Timestamp::as_micros));
+    let (name, at) = (scope.to_string(), until.map(Timestamp::as_micros));
     let mut tx = connection.begin_with("BEGIN IMMEDIATE").await.map_err(store_error)?;
+    let earlier = setting(&mut tx, &name).await?;
     let written = query!(
         "INSERT INTO switches (scope, paused, until, reason, actor, version)
          VALUES (?1, ?2, ?3, ?4, ?5, (SELECT COALESCE(max(version), 0) + 1 FROM switches))
@@ -43,7 +46,7 @@ pub(crate) async fn set_switch(
          WHERE switches.paused <> excluded.paused OR switches.until IS NOT excluded.until OR switches.reason IS NOT excluded.reason",
         name,
         paused,
-        until,
+        at,
         by.reason,
         by.actor
     )
@@ -52,17 +55,26 @@ pub(crate) async fn set_switch(
     .map_err(store_error)?;
     if written.rows_affected() > 0 {
         note(&mut tx, if paused { "switch.paused" } else { "switch.resumed" }, &name, by).await?;
+        operational::tell(&mut tx, of_switch(scope, earlier, Some(Setting { paused, until }), by).as_slice()).await?;
     }
     tx.commit().await.map_err(commit_error)
+}
+
+async fn setting(connection: &mut SqliteConnection, scope: &str) -> Result<Option<Setting>, StoreError> {
+    let row = query!(r#"SELECT paused AS "paused: bool", until AS "until?: i64" FROM switches WHERE scope = ?1"#, scope);
+    let row = row.fetch_optional(connection).await.map_err(store_error)?;
+    Ok(row.map(|row| Setting { paused: row.paused, until: row.until.map(Timestamp::from_micros) }))
 }
 
 pub(crate) async fn clear_switch(connection: &mut SqliteConnection, scope: &Scope, by: &SwitchedBy) -> Result<bool, StoreError> {
     let name = scope.to_string();
     let mut tx = connection.begin_with("BEGIN IMMEDIATE").await.map_err(store_error)?;
+    let earlier = setting(&mut tx, &name).await?;
     let removed = query!("DELETE FROM switches WHERE scope = ?1", name).execute(&mut *tx).await.map_err(store_error)?;
     let was_there = removed.rows_affected() > 0;
     if was_there {
         note(&mut tx, "switch.removed", &name, by).await?;
+        operational::tell(&mut tx, of_switch(scope, earlier, None, by).as_slice()).await?;
     }
     tx.commit().await.map_err(commit_error)?;
     Ok(was_there)

@@ -210,7 +210,7 @@ pub async fn records_go_when_nothing_is_expected_of_them(world: &World) {
 pub async fn purged_events_are_never_stepped_over_silently(world: &World) {
     let first = world.dispatched("first", at(1)).await;
     world.moved(&first, accepted(), at(2)).await;
-    let query = |after| FeedQuery { tenant: world.tenant, mode: Mode::Live, types: Vec::new(), after, limit: 10 };
+    let query = |after| FeedQuery { tenant: world.tenant, mode: Mode::Live, with_installation: false, types: Vec::new(), after, limit: 10 };
     let start = FeedPosition { pos: 0, n: 0 };
     // A week goes as a whole where each has a partition of its own.
     while world.store.keeping().purge_events(at(2)).await.unwrap() > 0 {}

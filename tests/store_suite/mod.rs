@@ -19,6 +19,7 @@ pub mod finishing;
 pub mod keeping;
 pub mod listing;
 pub mod moving;
+pub mod operational;
 pub mod ordering;
 pub mod purging;
 pub mod random;
@@ -212,6 +213,14 @@ macro_rules! store_suite {
             telling::a_place_before_the_floor_has_expired,
             telling::a_reader_that_pages_while_others_write_misses_nothing,
             telling::sensitive_content_ends_with_its_notification,
+            operational::what_happens_to_suppressions_is_told_once,
+            operational::a_hard_refusal_tells_its_suppression_and_the_delivery_behind_it,
+            operational::refusals_of_one_mailbox_tell_one_suppression,
+            operational::a_switch_is_told_when_it_changes_what_goes_out,
+            operational::switches_at_once_are_told_in_their_order,
+            operational::events_of_the_installation_are_merged_for_who_may_see_them,
+            operational::purged_events_of_the_installation_are_never_stepped_over_silently,
+            operational::a_reader_of_everything_misses_nothing_while_others_write,
             ordering::deliveries_of_one_key_go_out_one_after_the_other,
             ordering::a_line_belongs_to_its_mode,
             ordering::intakes_of_one_key_at_once_are_numbered_without_gap,

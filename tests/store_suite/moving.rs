@@ -13,11 +13,12 @@ use tidings_core::state::State;
 use tidings_core::store::{
     Accepted, BoxError, FeedPosition, FeedQuery, ImportError, Origin, Sink, Source, Store, StoredEvent, Sweep, SwitchedBy, WriteBatch,
 };
+use tidings_core::suppression::SuppressionReason;
 use tidings_core::switches::Scope;
 use tidings_core::words::{Channel, Class, Mode};
 
 use super::world::{accepted, answered, at};
-use super::{World, random};
+use super::{World, random, suppressing};
 
 /// When the installation is frozen, in seconds.
 const FROZEN: i64 = 100;
@@ -125,7 +126,8 @@ fn over(world: &World, store: Arc<dyn Store>) -> World {
 async fn events(world: &World, after: Option<FeedPosition>) -> (Vec<StoredEvent>, FeedPosition) {
     let (mut all, mut place) = (Vec::new(), after);
     loop {
-        let query = FeedQuery { tenant: world.tenant, mode: Mode::Live, types: Vec::new(), after: place, limit: 500 };
+        let query =
+            FeedQuery { tenant: world.tenant, mode: Mode::Live, with_installation: true, types: Vec::new(), after: place, limit: 500 };
         let page = world.store.feed().events(&query).await.unwrap().expect("nothing was purged");
         all.extend(page.events);
         place = Some(page.next);
@@ -135,8 +137,8 @@ async fn events(world: &World, after: Option<FeedPosition>) -> (Vec<StoredEvent>
     }
 }
 
-fn told(events: &[StoredEvent]) -> Vec<(String, String, i32)> {
-    events.iter().map(|event| (event.delivery.to_string(), event.kind.clone(), event.version)).collect()
+fn told(events: &[StoredEvent]) -> Vec<(String, String, i32, Option<String>)> {
+    events.iter().map(|event| (event.delivery.to_string(), event.kind.clone(), event.version, event.detail.clone())).collect()
 }
 
 /// What an installation holds after a while: rows in every state, and one of everything else.
@@ -160,6 +162,7 @@ pub async fn furnish(world: &World) {
         world.taken(item).await;
     }
     world.suppress(b"nobody", "all", None).await;
+    world.store.suppressions().add(&[suppressing::item(world, b"told", SuppressionReason::Manual, at(3))], Some("key_1")).await.unwrap();
     let message = SandboxMessage {
         id: super::unique_id(at(1)).as_uuid(),
         tenant: world.tenant,
@@ -202,6 +205,9 @@ pub async fn goes_on(old: &World, store: Arc<dyn Store>) {
     // The feed goes on where a reader stood, and new events come behind the end that the old store told.
     let (all, end) = events(old, None).await;
     assert_eq!(told(&events(&new, None).await.0), told(&all));
+    for kind in ["suppression.created", "switch.paused"] {
+        assert!(all.iter().any(|event| event.kind == kind && event.detail.is_some()), "{kind}");
+    }
     let half = all.len() / 2;
     let rest = told(&events(&new, Some(all[half].position)).await.0);
     assert_eq!(rest[rest.len() - (all.len() - half - 1)..], told(&all)[half + 1..]);

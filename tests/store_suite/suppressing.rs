@@ -12,7 +12,7 @@ use uuid::Uuid;
 use super::world::{accepted, answered};
 use super::{World, at, unique_id};
 
-fn item(world: &World, digest: &[u8], reason: SuppressionReason, now: Timestamp) -> NewSuppression {
+pub(super) fn item(world: &World, digest: &[u8], reason: SuppressionReason, now: Timestamp) -> NewSuppression {
     NewSuppression {
         id: unique_id(now).as_uuid(),
         tenant: world.tenant,
@@ -38,7 +38,7 @@ async fn ids(world: &World, mode: Mode, filter: SuppressionFilter) -> Vec<Uuid> 
     page.into_iter().map(|row| row.id).collect()
 }
 
-fn any() -> SuppressionFilter {
+pub(super) fn any() -> SuppressionFilter {
     SuppressionFilter { limit: 100, ..SuppressionFilter::default() }
 }
 
@@ -52,8 +52,8 @@ pub async fn a_suppression_is_there_once_for_each_reason_and_scope(world: &World
     };
     let batch = [first.clone(), again.clone(), complaint.clone(), author.clone()];
     let expected = [Suppressed::Added(first.id), Suppressed::Kept(first.id), Suppressed::Added(complaint.id), Suppressed::Added(author.id)];
-    assert_eq!(world.store.suppressions().add(&batch).await.unwrap(), expected);
-    let repeated = world.store.suppressions().add(&[again]).await.unwrap();
+    assert_eq!(world.store.suppressions().add(&batch, None).await.unwrap(), expected);
+    let repeated = world.store.suppressions().add(&[again], None).await.unwrap();
     assert_eq!(repeated, [Suppressed::Kept(first.id)]);
     assert_eq!(ids(world, Mode::Live, any()).await, [author.id, complaint.id, first.id]);
     assert!(ids(world, Mode::Test, any()).await.is_empty(), "live and test do not see each other");
@@ -66,7 +66,7 @@ pub async fn suppressions_of_one_address_at_once_are_one_row(world: &World) {
         let pair = [b"a".as_slice(), b"b"];
         let order = if number % 2 == 0 { pair } else { [pair[1], pair[0]] };
         let items = order.map(|digest| item(world, digest, SuppressionReason::Manual, at(1)));
-        adds.spawn(async move { store.suppressions().add(&items).await.expect("both are there") });
+        adds.spawn(async move { store.suppressions().add(&items, None).await.expect("both are there") });
     }
     let outcomes = adds.join_all().await;
     let added = outcomes.iter().flatten().filter(|outcome| matches!(outcome, Suppressed::Added(_))).count();
@@ -79,7 +79,7 @@ pub async fn suppressions_are_listed_newest_first_by_filter(world: &World) {
     for (number, reason) in [SuppressionReason::Manual, SuppressionReason::Complaint, SuppressionReason::Manual].into_iter().enumerate() {
         items.push(item(world, &[number as u8], reason, at(number as i64)));
     }
-    world.store.suppressions().add(&items).await.unwrap();
+    world.store.suppressions().add(&items, None).await.unwrap();
     let id = |number: usize| items[number].id;
     let by = |filter: SuppressionFilter| ids(world, Mode::Live, filter);
     assert_eq!(by(SuppressionFilter { reason: Some("manual".to_owned()), ..any() }).await, [id(2), id(0)]);
@@ -97,7 +97,7 @@ pub async fn suppressions_are_listed_newest_first_by_filter(world: &World) {
 /// S-156: an address is found by every digest that it has.
 pub async fn a_suppression_is_found_by_each_live_digest(world: &World) {
     let items = [item(world, b"old", SuppressionReason::HardBounce, at(1)), item(world, b"new", SuppressionReason::Unsubscribe, at(2))];
-    world.store.suppressions().add(&items).await.unwrap();
+    world.store.suppressions().add(&items, None).await.unwrap();
     world.suppress(b"ended", "all", Some(at(5))).await;
     let both = asked(world, &[b"new", b"old", b"ended", b"nobody"]);
     let found: Vec<Uuid> = world.store.suppressions().of(&both).await.unwrap().into_iter().map(|row| row.id).collect();
@@ -112,7 +112,7 @@ pub async fn a_suppression_is_found_by_each_live_digest(world: &World) {
 /// S-148, S-149: a removal names its reason in the audit, takes one row and spares the others.
 pub async fn a_removal_takes_one_reason_and_is_written_down(world: &World) {
     let items = [item(world, b"a", SuppressionReason::SoftBounce, at(1)), item(world, b"a", SuppressionReason::Complaint, at(2))];
-    world.store.suppressions().add(&items).await.unwrap();
+    world.store.suppressions().add(&items, None).await.unwrap();
     let entry = Deed {
         at: at(3),
         tenant: Some(world.tenant),

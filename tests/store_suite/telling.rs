@@ -15,17 +15,17 @@ use super::World;
 use super::world::{accept_on, accepted, answered, at, claim_on, destination};
 
 /// What a reader of the world's tenant asks for.
-fn query(world: &World, after: Option<FeedPosition>, limit: i64) -> FeedQuery {
-    FeedQuery { tenant: world.tenant, mode: Mode::Live, types: Vec::new(), after, limit }
+pub(super) fn query(world: &World, after: Option<FeedPosition>, limit: i64) -> FeedQuery {
+    FeedQuery { tenant: world.tenant, mode: Mode::Live, with_installation: false, types: Vec::new(), after, limit }
 }
 
-async fn page(store: &Arc<dyn Store>, query: &FeedQuery) -> FeedPage {
+pub(super) async fn page(store: &Arc<dyn Store>, query: &FeedQuery) -> FeedPage {
     store.feed().events(query).await.expect("a page").expect("nothing was purged")
 }
 
 /// Waits until the feed has reached the last event. Transactions of others on the same server, of other tests too, may
 /// still run; the feed does not go beyond them.
-async fn caught_up(world: &World) -> i64 {
+pub(super) async fn caught_up(world: &World) -> i64 {
     let last = world.db.number("SELECT CAST(coalesce(max(pos), 0) AS bigint) FROM events").await;
     while world.store.feed().end().await.expect("an end").pos < last {
         tokio::time::sleep(Duration::from_millis(5)).await;

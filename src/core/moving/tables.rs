@@ -50,7 +50,7 @@ tables! {
     events {
         tenant_id: Int, mode: Int, pos: Int, n: Int, at: Instant, delivery_id: Id, version: Int, type: Text, previous_state: Text,
         state: Text, reason: Text, certainty: Text, account_id: Int, generation: Int, attempt_count: Int, flags: Int,
-        bounce_class: Text, smtp_code: Int, enhanced_code: Text, occurred_at: Instant,
+        bounce_class: Text, smtp_code: Int, enhanced_code: Text, occurred_at: Instant, detail: Text,
     }
     feed_floors { tenant_id: Int, mode: Int, pos: Int, n: Int }
     envelopes { id: Id, account_id: Int, pending: Flag, item_count: Int, headers: Json, raw: Bytes }

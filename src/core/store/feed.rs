@@ -5,6 +5,7 @@ use async_trait::async_trait;
 use super::StoreError;
 use crate::delivery::{EventType, Flags};
 use crate::ids::{AccountId, DeliveryId, TenantId};
+use crate::operational::Occurrence;
 use crate::time::Timestamp;
 use crate::words::{Channel, Class, Mode};
 
@@ -24,6 +25,8 @@ pub struct FeedQuery {
     pub tenant: TenantId,
     /// Of which mode.
     pub mode: Mode,
+    /// Together with those of the whole installation, in the order of their places.
+    pub with_installation: bool,
     /// Of which types; none means all.
     pub types: Vec<EventType>,
     /// Only what comes after this place; `None` means the oldest kept.
@@ -64,6 +67,8 @@ pub struct StoredEvent {
     pub smtp_code: Option<i64>,
     pub enhanced_code: Option<String>,
     pub occurred_at: Timestamp,
+    /// Its `data` as JSON, where it is about no delivery; `delivery` is then its own identity and the other fields say nothing.
+    pub detail: Option<String>,
     /// What the record says of it; `None` once that was purged.
     pub subject: Option<EventSubject>,
 }
@@ -103,4 +108,10 @@ pub trait Feed: Send + Sync {
     /// # Errors
     /// When it cannot be read.
     async fn end(&self) -> Result<FeedPosition, StoreError>;
+
+    /// Tells what happened to something that the store does not hold, in a transaction of its own.
+    ///
+    /// # Errors
+    /// When it cannot be written; then nothing is.
+    async fn tell(&self, occurrences: &[Occurrence]) -> Result<(), StoreError>;
 }

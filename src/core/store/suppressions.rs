@@ -107,11 +107,11 @@ pub struct Asked {
 #[async_trait]
 pub trait Suppressions: Send + Sync {
     /// Sees to it that these are there, in one transaction, with one result for each; the same again is nothing. One that
-    /// had ended is in force again.
+    /// has an end is in force for good. What is new or changed is told in the feed, with whose key asked for it.
     ///
     /// # Errors
     /// When they cannot be written; then none is.
-    async fn add(&self, items: &[NewSuppression]) -> Result<Vec<Suppressed>, StoreError>;
+    async fn add(&self, items: &[NewSuppression], actor: Option<&str>) -> Result<Vec<Suppressed>, StoreError>;
 
     /// A page of a tenant's and mode's own, newest first.
     ///
@@ -131,7 +131,7 @@ pub trait Suppressions: Send + Sync {
     /// When they cannot be read.
     async fn hits(&self, asked: &Asked, now: Timestamp) -> Result<Vec<(Vec<u8>, Hit)>, StoreError>;
 
-    /// Takes one away and writes the audit entry in the same transaction. `false` where this tenant and mode has none.
+    /// Takes one away, writes the audit entry and tells it in the feed, in the same transaction. `false` where this tenant and mode has none.
     ///
     /// # Errors
     /// When it cannot be written.

@@ -29,7 +29,8 @@ pub struct OpenCalls {
     pub ambiguous: i64,
 }
 
-/// The switches. Every change is written with its line in the audit log (S-217).
+/// The switches. Every change is written with its line in the audit log (S-217) and what the feed tells of it
+/// (`operational::of_switch`).
 #[async_trait]
 pub trait Switches: Send + Sync {
     /// Every switch, in the order of their scopes.

@@ -8,6 +8,7 @@ use serde_json::value::RawValue;
 use tidings_core::delivery::EventType;
 use tidings_core::nearest::nearest;
 use tidings_core::store::{FeedPage, FeedPosition, FeedQuery, StoredEvent};
+use tidings_core::words::Mode;
 
 use super::auth::{self, Caller, Scope};
 use super::list::{Cursors, Page, Part, Position};
@@ -30,23 +31,36 @@ pub(super) async fn list(http: HttpRequest, api: web::Data<Api>) -> Result<HttpR
     let types = query.get("type").map(types).transpose()?.unwrap_or_default();
     let part = Part::read(&query)?;
     let words: Vec<_> = types.iter().map(|kind| kind.as_str()).collect();
-    let cursors = Cursors::new(&api.app.keyring, &caller, "events", &words);
+    // Events of the installation are for operators, and as live as it is.
+    let with_installation = caller.mode == Mode::Live && caller.has(Scope::Ops);
+    let cursors = places(&api, &caller, with_installation, &words);
     let after = match part.after.as_deref() {
         None => None,
         Some(NOW) => Some(api.read(|store| async move { store.feed().end().await }).await?),
-        Some(cursor) => Some(cursors.read(cursor)?),
+        Some(cursor) => Some(cursors.read(cursor).or_else(|problem| {
+            // A place that somebody without the scope was given: events of the installation before it were not for them.
+            if with_installation { places(&api, &caller, false, &words).read(cursor) } else { Err(problem) }
+        })?),
     };
     // A look that found nothing need not look at the same events again.
     let after = Cell::new(after);
     let limit = i64::try_from(part.limit).unwrap_or(i64::MAX);
     let ask = async || {
-        let asked = FeedQuery { tenant: caller.tenant, mode: caller.mode, types: types.clone(), after: after.get(), limit };
+        let asked =
+            FeedQuery { tenant: caller.tenant, mode: caller.mode, with_installation, types: types.clone(), after: after.get(), limit };
         let page = look(&api, asked).await?;
         after.set(Some(page.next));
         Ok(page)
     };
     let page = hold::until_there(&api, patience, |page: &FeedPage| page.events.is_empty(), ask).await?;
     Ok(Page { items: rendered(&api, &caller, &page.events).await?, next: Some(cursors.write(&page.next)) }.answer())
+}
+
+/// The cursors of the feed. Those of a reader who sees the events of the installation are no good without the scope for
+/// them: who went on without seeing them, and came back, would have missed some silently.
+fn places<'a>(api: &'a Api, caller: &Caller, with_installation: bool, types: &[&str]) -> Cursors<'a> {
+    let list = if with_installation { "events and those of the installation" } else { "events" };
+    Cursors::new(&api.app.keyring, caller, list, &types)
 }
 
 /// The next page that holds something, or the end.

@@ -74,9 +74,10 @@ pub(super) async fn add(http: HttpRequest, payload: web::Payload, api: web::Data
     let wanted: Vec<NewSuppression> = items.iter().flatten().map(|item| new_row(&api, &caller, item)).collect();
     let mut outcomes = Vec::with_capacity(wanted.len());
     for chunk in wanted.chunks(CHUNK) {
-        let chunk = chunk.to_vec();
-        outcomes.extend(api.read(move |store| async move { store.suppressions().add(&chunk).await }).await?);
+        let (chunk, actor) = (chunk.to_vec(), caller.actor());
+        outcomes.extend(api.read(move |store| async move { store.suppressions().add(&chunk, Some(&actor)).await }).await?);
     }
+    api.app.wake.arrived();
     let mut outcomes = outcomes.into_iter();
     let results: Vec<ItemResult<'_>> = items
         .iter()
@@ -133,6 +134,7 @@ pub(super) async fn remove(
     if !removed {
         return Err(Problem::not_found());
     }
+    api.app.wake.arrived();
     tracing::info!(by = %caller.key_id(), suppression_id = %SuppressionId(id), "suppression removed");
     Ok(HttpResponse::Ok().json(serde_json::json!({ "id": SuppressionId(id).to_string(), "removed": true })))
 }

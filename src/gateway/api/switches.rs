@@ -80,6 +80,7 @@ async fn refresh(api: &Api) -> Result<(), Problem> {
     let app = api.app.clone();
     api.read(move |store| async move { app.pauses.refresh(store.as_ref()).await }).await?;
     api.app.wake.look();
+    api.app.wake.arrived();
     Ok(())
 }
 

@@ -208,7 +208,7 @@ async fn one_of_four_processes_wins_a_key() {
 async fn an_event_that_commits_late_is_not_stepped_over() {
     let Some((world, database)) = world(4).await else { return };
     let (stores, feed) = (database.handles(), world.store.feed());
-    let asked = |after| FeedQuery { tenant: world.tenant, mode: Mode::Live, types: Vec::new(), after, limit: 50 };
+    let asked = |after| FeedQuery { tenant: world.tenant, mode: Mode::Live, with_installation: false, types: Vec::new(), after, limit: 50 };
     let late = world.email("late").deliveries[0].id;
     let mut slow = database.session().await;
     let mut open = slow.begin().await.unwrap();
