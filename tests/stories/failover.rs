@@ -175,6 +175,16 @@ async fn an_account_with_a_wrong_password_is_left_out_and_costs_no_attempt(stage
     );
     assert_eq!((a.taken(), b.taken()), (0, 80));
     assert!(gateway.log().contains("the account is parked"));
+    // However many calls met the refusal, it is told once.
+    let deadline = Instant::now() + PATIENCE;
+    let told = loop {
+        let items = client.get("/v1/events?type=account.parked,account.recovered").await.json()["items"].take();
+        if items[0].is_object() || Instant::now() > deadline {
+            break items;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    };
+    assert_eq!((&told[0]["type"], &told[0]["data"]["account"], &told[1]), (&json!("account.parked"), &json!("a"), &json!(null)), "{told}");
 }
 
 /// S-055: silence is asked of one account, and kept by that one alone.

@@ -118,6 +118,15 @@ async fn a_password_that_is_rotated_opens_the_next_connection_and_the_parked_acc
     assert!(began.elapsed() < Duration::from_secs(40));
     assert_eq!(peer.taken(), 2);
     assert!(gateway.log().contains("\"changed\":\"accounts.relay.password\""), "{}", gateway.log());
+    let told = loop {
+        let items = client.get("/v1/events?type=account.parked,account.recovered").await.json()["items"].take();
+        if items[1].is_object() || began.elapsed() > PATIENCE {
+            break items;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    };
+    let told: Vec<_> = told.as_array().unwrap().iter().map(|event| (&event["type"], &event["data"]["account"])).collect();
+    assert_eq!(told, [(&json!("account.parked"), &json!("relay")), (&json!("account.recovered"), &json!("relay"))]);
     for secret in ["\"old", "\"new"] {
         assert!(!gateway.log().contains(secret));
     }

@@ -19,6 +19,7 @@ mod limits;
 mod listing;
 mod matrix;
 mod operating;
+mod operational;
 mod reload;
 mod reuse;
 mod rig;

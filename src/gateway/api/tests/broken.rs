@@ -5,6 +5,7 @@ use std::sync::Mutex;
 
 use async_trait::async_trait;
 use tidings_core::ids::{AccountId, DeliveryId, InstanceId, LaneId, NotificationId, TenantId};
+use tidings_core::operational::Occurrence;
 use tidings_core::policy::Rules;
 use tidings_core::sandbox::SandboxMessage;
 use tidings_core::slices::{Ask, Slice};
@@ -104,7 +105,7 @@ impl Store for Broken {
         self.inner.prove_writable(instance, config_digest, now).await
     }
     fn feed(&self) -> &dyn Feed {
-        self.inner.feed()
+        self
     }
     fn keeping(&self) -> &dyn Keeping {
         self.inner.keeping()
@@ -120,6 +121,20 @@ impl Store for Broken {
     }
     async fn close(&self) {
         self.inner.close().await;
+    }
+}
+
+#[async_trait]
+impl Feed for Broken {
+    async fn events(&self, query: &FeedQuery) -> Result<Option<FeedPage>, StoreError> {
+        self.inner.feed().events(query).await
+    }
+    async fn end(&self) -> Result<FeedPosition, StoreError> {
+        self.inner.feed().end().await
+    }
+    async fn tell(&self, occurrences: &[Occurrence]) -> Result<(), StoreError> {
+        self.readable()?;
+        self.inner.feed().tell(occurrences).await
     }
 }
 

@@ -24,12 +24,12 @@ on_both_databases!(
     sensitive_content_is_gone_with_the_end_and_the_replay_answers_the_same,
 );
 
-const RECEIPT: &str = r#"{"to": {"email": "ada@example.com", "ref": "user_42"}, "tags": ["blue"], "metadata": {"order": "10432"},
+pub(super) const RECEIPT: &str = r#"{"to": {"email": "ada@example.com", "ref": "user_42"}, "tags": ["blue"], "metadata": {"order": "10432"},
     "email": {"subject": "Secret subject", "text": "Secret text"}}"#;
 
 /// Waits until the feed tells that the notifications of these deliveries are completed: it stays behind every transaction
 /// that runs on a server of PostgreSQL, those of other tests too.
-async fn caught_up(rig: &Rig, ended: &[DeliveryId]) {
+pub(super) async fn caught_up(rig: &Rig, ended: &[DeliveryId]) {
     let deadline = Instant::now() + Duration::from_secs(30);
     let wanted: HashSet<String> = ended.iter().map(|id| id.notification().to_string()).collect();
     loop {
@@ -44,7 +44,7 @@ async fn caught_up(rig: &Rig, ended: &[DeliveryId]) {
 }
 
 /// Calls everything that is due, writes the outcome and waits until it is told.
-async fn end_all(rig: &Rig, outcome: &Outcome) -> Vec<DeliveryId> {
+pub(super) async fn end_all(rig: &Rig, outcome: &Outcome) -> Vec<DeliveryId> {
     let (app, now) = (&rig.app, rig.app.now());
     let setup = app.setup();
     let lanes = setup.routing.routes.iter().map(|route| LanePlan {
@@ -94,11 +94,11 @@ async fn end_all(rig: &Rig, outcome: &Outcome) -> Vec<DeliveryId> {
     ids
 }
 
-fn accepted() -> Outcome {
+pub(super) fn accepted() -> Outcome {
     Outcome::Accepted { message_id: Some("4F1A".to_owned()), refused_copies: Vec::new() }
 }
 
-async fn page(rig: &Rig, query: &str) -> (Vec<Value>, String) {
+pub(super) async fn page(rig: &Rig, query: &str) -> (Vec<Value>, String) {
     let answer = rig.get(&format!("/v1/events{query}")).await;
     assert_eq!(answer.status, 200, "{}", answer.text());
     let page = answer.json();

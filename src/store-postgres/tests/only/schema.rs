@@ -3,7 +3,10 @@
 use std::time::Duration;
 
 use sqlx::Connection as _;
-use tidings_core::store::{Registry as _, Store as _, StoreError};
+use sqlx::migrate::Migrator;
+use tidings_core::store::{FeedQuery, Registry as _, Store as _, StoreError, SwitchedBy};
+use tidings_core::switches::Scope;
+use tidings_core::words::Mode;
 use tidings_store_postgres::{Options, PostgresStore};
 
 use super::{accept_on, world};
@@ -55,6 +58,42 @@ async fn a_merely_newer_schema_works_and_one_that_needs_a_newer_binary_is_refuse
     world.sql("INSERT INTO settings (key, value) VALUES ('schema_requires', '9999')").await;
     let refused = older.migrate().await;
     assert!(matches!(&refused, Err(StoreError::Unreadable(why)) if why.contains("9999")), "{refused:?}");
+}
+
+/// S-231: what an older binary told is still read, and what is told of anything but deliveries follows it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn events_of_an_older_schema_are_read_and_others_follow_them() {
+    let Some(postgres) = TestPostgres::get() else { return };
+    let url = postgres.empty_database().await;
+    let mut prompt = sqlx::PgConnection::connect(&url).await.unwrap();
+    let folder = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../migrations/postgres"));
+    let known = Migrator::new(folder).await.unwrap();
+    Migrator::with_migrations(known.iter().filter(|migration| migration.version <= 6).cloned().collect()).run(&mut prompt).await.unwrap();
+    sqlx::raw_sql(
+        "INSERT INTO tenants (public_id, name, state) VALUES (gen_random_uuid(), 'default', 'active');
+         INSERT INTO events (tenant_id, mode, pos, n, at, delivery_id, version, type, state, certainty, generation, attempt_count, flags,
+            occurred_at)
+         SELECT id, 0, feed_position(), 1, now(), gen_random_uuid(), 3, 'accepted', 'accepted', 'unconfirmed', 1, 1, 0, now() FROM tenants",
+    )
+    .execute(&mut prompt)
+    .await
+    .unwrap();
+
+    let store = store(&url).await;
+    store.migrate().await.unwrap();
+    let tenant = store.ensure_tenant("default").await.unwrap().id;
+    let by = SwitchedBy { actor: "key_1".to_owned(), reason: None, at: at(0) };
+    store.pauses().set_switch(&Scope::All, true, None, &by).await.unwrap();
+    let asked = FeedQuery { tenant, mode: Mode::Live, with_installation: true, types: Vec::new(), after: None, limit: 10 };
+    let told = loop {
+        let page = store.feed().events(&asked).await.unwrap().unwrap();
+        if page.events.len() >= 2 {
+            break page.events;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    };
+    let told: Vec<_> = told.iter().map(|event| (event.kind.as_str(), event.detail.is_some())).collect();
+    assert_eq!(told, [("accepted", false), ("switch.paused", true)]);
 }
 
 /// Partitions are there for the time in use and ahead of it; what has none lands in the default ones.

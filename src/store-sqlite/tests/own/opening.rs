@@ -3,9 +3,13 @@
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
+use sqlx::migrate::Migrator;
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{ConnectOptions, Connection, query, query_scalar};
-use tidings_core::store::{Registry as _, Store, StoreError};
+use tidings_core::store::{FeedQuery, Registry as _, Store, StoreError, SwitchedBy};
+use tidings_core::switches::Scope;
+use tidings_core::time::Timestamp;
+use tidings_core::words::Mode;
 use tidings_store_sqlite::{FILE_NAME, OpenError, SqliteStore};
 
 #[tokio::test]
@@ -129,6 +133,37 @@ async fn a_new_database_is_not_copied() {
         name.to_string_lossy().contains("before")
     });
     assert_eq!(copies.count(), 0);
+}
+
+/// S-231: what an older binary told is still read, and what is told of anything but deliveries follows it.
+#[tokio::test]
+async fn events_of_an_older_schema_are_read_and_others_follow_them() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join(FILE_NAME);
+    let mut old = SqliteConnectOptions::new().filename(&path).create_if_missing(true).connect().await.unwrap();
+    let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../migrations/sqlite"));
+    let known = Migrator::new(folder).await.unwrap();
+    Migrator::with_migrations(known.iter().filter(|migration| migration.version <= 6).cloned().collect()).run(&mut old).await.unwrap();
+    query("INSERT INTO tenants (public_id, name, state) VALUES (randomblob(16), 'default', 'active')").execute(&mut old).await.unwrap();
+    query(
+        "INSERT INTO events (tenant_id, mode, at, delivery_id, version, type, state, certainty, generation, attempt_count, flags, occurred_at)
+         VALUES (1, 0, 1, randomblob(16), 3, 'accepted', 'accepted', 'unconfirmed', 1, 1, 0, 1)",
+    )
+    .execute(&mut old)
+    .await
+    .unwrap();
+    old.close().await.unwrap();
+
+    let store = SqliteStore::open(&path).await.unwrap();
+    store.migrate().await.unwrap();
+    assert!(directory.path().join(format!("{FILE_NAME}.before-7")).exists());
+    let tenant = store.ensure_tenant("default").await.unwrap().id;
+    let by = SwitchedBy { actor: "key_1".to_owned(), reason: None, at: Timestamp::from_millis(1_800_000_000_000) };
+    store.pauses().set_switch(&Scope::All, true, None, &by).await.unwrap();
+    let asked = FeedQuery { tenant, mode: Mode::Live, with_installation: true, types: Vec::new(), after: None, limit: 10 };
+    let page = store.feed().events(&asked).await.unwrap().unwrap();
+    let told: Vec<_> = page.events.iter().map(|event| (event.kind.as_str(), event.detail.is_some())).collect();
+    assert_eq!(told, [("accepted", false), ("switch.paused", true)]);
 }
 
 #[tokio::test]
