@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::app::App;
 use crate::clock::SKEW_LIMIT;
+use crate::config::Role;
 use crate::dispatch::Dispatch;
 use crate::metrics::{By, Kind};
 use crate::retention;
@@ -68,7 +69,7 @@ impl Keeper {
         Self { app, dispatch, instance, pump_paused, stop }
     }
 
-    /// Starts every job.
+    /// Starts every job that belongs to a role of this process.
     pub fn start(self) {
         let keeper = Arc::new(self);
         let job = |every: Duration, run: fn(Arc<Self>) -> futures_util::future::BoxFuture<'static, ()>| {
@@ -83,20 +84,29 @@ impl Keeper {
                 }
             });
         };
-        job(HEARTBEAT, |keeper| Box::pin(async move { keeper.renew().await }));
-        job(SWEEP_EVERY, |keeper| Box::pin(async move { keeper.sweep(&[Sweep::LeaseExpired, Sweep::PastExpiry]).await }));
-        job(CHECK_EVERY, |keeper| Box::pin(async move { keeper.sweep(&[Sweep::ChecksDue]).await }));
-        job(SWEEP_EVERY, |keeper| Box::pin(async move { keeper.skip_stuck().await }));
-        job(PROVE_EVERY, |keeper| Box::pin(async move { keeper.prove().await }));
-        job(COUNT_EVERY, |keeper| Box::pin(async move { keeper.count_open().await }));
+        // What a process needs for itself, whatever else it does.
         tokio::spawn(keeper.clone().tick());
-        job(AUDIT_EVERY, |keeper| Box::pin(async move { keeper.audit().await }));
+        job(PROVE_EVERY, |keeper| Box::pin(async move { keeper.prove().await }));
         job(LOG_EVERY, |keeper| Box::pin(async move { keeper.carry_log_over().await }));
         job(PAUSES_EVERY, |keeper| Box::pin(async move { keeper.see_pauses().await }));
-        let (app, instance, stop) = (keeper.app.clone(), keeper.instance, keeper.stop.clone());
-        tokio::spawn(retention::run(app.clone(), instance, stop.clone()));
-        tokio::spawn(news::run(app, instance, stop));
         job(ANCHOR_EVERY, |keeper| Box::pin(async move { keeper.anchor().await }));
+        let setup = keeper.app.setup();
+        let roles = &setup.settings.server.roles;
+        if roles.has(Role::Intake) {
+            job(COUNT_EVERY, |keeper| Box::pin(async move { keeper.count_open().await }));
+        }
+        if roles.has(Role::Workers) {
+            job(HEARTBEAT, |keeper| Box::pin(async move { keeper.renew().await }));
+            tokio::spawn(news::run(keeper.app.clone(), keeper.instance, keeper.stop.clone()));
+        }
+        if roles.has(Role::Sweeps) {
+            job(SWEEP_EVERY, |keeper| Box::pin(async move { keeper.sweep(&[Sweep::LeaseExpired, Sweep::PastExpiry]).await }));
+            job(CHECK_EVERY, |keeper| Box::pin(async move { keeper.sweep(&[Sweep::ChecksDue]).await }));
+            job(SWEEP_EVERY, |keeper| Box::pin(async move { keeper.skip_stuck().await }));
+            job(AUDIT_EVERY, |keeper| Box::pin(async move { keeper.audit().await }));
+            let (app, instance, stop) = (keeper.app.clone(), keeper.instance, keeper.stop.clone());
+            tokio::spawn(retention::run(app, instance, stop));
+        }
     }
 
     /// Renews the leases of running calls; a process that cannot makes no new ones.

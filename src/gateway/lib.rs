@@ -11,6 +11,7 @@ pub mod copies;
 pub mod dispatch;
 pub mod event;
 pub mod freeze;
+pub mod herald;
 pub mod intake;
 pub mod keeper;
 pub mod keys;

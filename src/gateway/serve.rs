@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use crate::accounts::Workshop;
 use crate::app::{App, Readiness};
 use crate::clock::StoreClock;
-use crate::config::{Settings, Sources};
+use crate::config::{Role, Settings, Sources};
 use crate::dispatch::Dispatch;
 use crate::keeper::Keeper;
 use crate::keys;
@@ -30,7 +30,7 @@ use crate::setup::Setup;
 use crate::slots::{Slots, capping, pacing};
 use crate::wake::Wake;
 use crate::writer::Writer;
-use crate::{accounts, api, notify, store};
+use crate::{accounts, api, herald, notify, store};
 
 /// How long a database that is away at start is waited for.
 const STORE_PATIENCE: Duration = Duration::from_secs(60);
@@ -99,16 +99,22 @@ async fn serve(settings: Settings, sources: Sources, clock: Arc<StoreClock>, ope
 
     // Before anything runs that would outlive the failure: the port is what most often is not to be had.
     let server = api::listen(app.clone()).await?;
-    tokio::spawn(pacing::run(app.clone()));
-    let drawing = tokio::spawn(capping::run(app.clone()));
     let (stop_keeper, pump_paused) = (CancellationToken::new(), Arc::new(AtomicBool::new(false)));
     let dispatch = Arc::new(Dispatch::new(app.clone()));
     Keeper::new(app.clone(), dispatch.clone(), instance, pump_paused.clone(), stop_keeper.clone()).start();
-    if let Some(signals) = signals {
-        tokio::spawn(hear(app.clone(), signals, stop_keeper.clone()));
-    }
     tokio::spawn(reload::at_signals(app.clone(), hangups, stop_keeper.clone()));
-    let pump = tokio::spawn(Pump::new(app.clone(), dispatch.clone(), instance, pump_paused).run());
+    let work = if app.setup().settings.server.roles.has(Role::Workers) {
+        tokio::spawn(pacing::run(app.clone()));
+        if let Some(signals) = signals {
+            tokio::spawn(hear(app.clone(), signals, stop_keeper.clone()));
+        }
+        let drawing = tokio::spawn(capping::run(app.clone()));
+        let pump = tokio::spawn(Pump::new(app.clone(), dispatch.clone(), instance, pump_paused).run());
+        Some((pump, drawing))
+    } else {
+        tokio::spawn(herald::run(app.clone(), stop_keeper.clone()));
+        None
+    };
     announce(&app, &server, &key);
     notify::tell(notify::State::Ready);
 
@@ -125,9 +131,11 @@ async fn serve(settings: Settings, sources: Sources, clock: Arc<StoreClock>, ope
     };
     tokio::select! {
         (ambiguous, ()) = async { tokio::join!(dispatch.stop(app.setup().settings.server.grace), intake) } => {
-            let _ = pump.await;
-            // What it holds goes back before the store is closed.
-            let _ = tokio::time::timeout(GIVING_BACK, drawing).await;
+            if let Some((pump, drawing)) = work {
+                let _ = pump.await;
+                // What it holds goes back before the store is closed.
+                let _ = tokio::time::timeout(GIVING_BACK, drawing).await;
+            }
             stop_keeper.cancel();
             writer.close();
             writer.drained().await;
@@ -181,12 +189,16 @@ fn announce(app: &App, server: &api::Server, key: &keys::Bootstrap) {
     let url = format!("http://{}", server.address);
     let admin_url = server.admin.map_or_else(|| url.clone(), |admin| format!("http://{admin}"));
     let setup = app.setup();
+    let roles = setup.settings.server.roles.words();
     if !setup.settings.log.is_text(std::io::stdout().is_terminal()) {
-        tracing::info!(url, admin_url, store = app.store.describe(), "ready");
+        tracing::info!(url, admin_url, store = app.store.describe(), roles = roles.join(","), "ready");
         return;
     }
     let only = if setup.routing.sandbox_only { ", sandbox only: nothing leaves this machine" } else { "" };
     println!("tidings {} is ready at {url}        {}{only}", env!("CARGO_PKG_VERSION"), app.store.describe());
+    if !setup.settings.server.roles.is_all() {
+        println!("  roles of this process        {}", roles.join(", "));
+    }
     println!("  see mail, texts and pushes   {admin_url}/sandbox");
     println!("  read the API                 {admin_url}/docs");
     match key {

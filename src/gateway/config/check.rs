@@ -95,6 +95,13 @@ pub fn check(settings: &Settings) -> Vec<Finding> {
 
 fn server(settings: &Settings, findings: &mut Vec<Finding>) {
     let server = &settings.server;
+    if settings.is_on_sqlite() && !server.roles.is_all() {
+        let text = "one process alone opens a SQLite file, so that it has to do everything: leave server.roles out, or set store.url to PostgreSQL";
+        findings.push(finding(Severity::Fault, "server.roles", text));
+    } else if server.roles.are_idle() {
+        let text = "this version receives no webhooks, so that a process with the role \"webhooks\" alone does nothing";
+        findings.push(warning("server.roles", text));
+    }
     if !server.binds_loopback() {
         match &server.public_url {
             None => findings.push(warning("server.public_url", "others can reach this server, and it does not know under which URL")),

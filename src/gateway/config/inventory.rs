@@ -10,7 +10,8 @@ use sha2::{Digest as _, Sha256};
 use super::Settings;
 
 /// Settings and tables that are read at start only: the rest of the process stands on them.
-const AT_START: &[&str] = &["server.bind", "server.admin_bind", "server.data_dir", "store", "secrets", "bootstrap", "log.format"];
+const AT_START: &[&str] =
+    &["server.bind", "server.admin_bind", "server.data_dir", "server.roles", "store", "secrets", "bootstrap", "log.format"];
 
 /// Digests of everything that was read, by the full name of the setting.
 #[derive(Clone, Default, PartialEq, Eq)]
@@ -95,6 +96,7 @@ impl Settings {
         let server = &in_force.server;
         (taken.server.bind, taken.server.admin_bind) = (server.bind, server.admin_bind);
         taken.server.data_dir.clone_from(&server.data_dir);
+        taken.server.roles.clone_from(&server.roles);
         taken.log.format = in_force.log.format;
         taken.inventory.keep_what_is_read_at_start(&in_force.inventory);
         taken

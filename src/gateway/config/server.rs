@@ -7,6 +7,7 @@ use std::time::Duration;
 use tidings_core::secrets::Secret;
 use url::Url;
 
+use super::roles::Roles;
 use super::table::Table;
 use super::value::Setting;
 
@@ -22,6 +23,7 @@ pub struct Server {
     pub data_dir: PathBuf,
     pub linger: Duration,
     pub grace: Duration,
+    pub roles: Roles,
 }
 
 /// `[store]`
@@ -77,6 +79,7 @@ impl Server {
             data_dir: table.get("data_dir").path().unwrap_or_default(),
             linger: stop("linger"),
             grace: stop("grace"),
+            roles: Roles::read(table),
         }
     }
 }

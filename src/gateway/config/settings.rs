@@ -18,6 +18,7 @@ use super::accounts::{self, Account};
 use super::dkim;
 use super::inventory::Inventory;
 use super::retention;
+use super::roles::Roles;
 use super::routes::{self, Routes};
 use super::rules;
 use super::server::{Server, Store};
@@ -153,11 +154,13 @@ impl Settings {
         self.rules.clone()
     }
 
-    /// Tells instances apart that do not run with the same settings. Secrets and addresses do not enter.
+    /// Tells instances apart that do not run with the same settings. Secrets and addresses do not enter, nor do roles: those of
+    /// one installation are to differ.
     pub fn digest(&self) -> [u8; 32] {
         let Rules { critical, transactional, bulk, categories } = &self.rules;
         let categories: BTreeMap<_, _> = categories.iter().collect();
-        let process = (&self.server, &self.store, &self.limits, &self.sandbox, &self.retention, &self.log);
+        let server = Server { roles: Roles::all(), ..self.server.clone() };
+        let process = (&server, &self.store, &self.limits, &self.sandbox, &self.retention, &self.log);
         let sending = (&self.accounts, (&self.senders, &self.tenants, &self.dkim), &self.routes, critical, transactional, bulk, categories);
         Sha256::digest(format!("{process:?}{sending:?}")).into()
     }

@@ -21,7 +21,7 @@ use tidings_core::words::{Channel, Class};
 
 use super::broken::Broken;
 use super::database::{Database, Place};
-use crate::api::{Api, auth, frame, frozen, routes};
+use crate::api::{Api, auth, frame, frozen, roles, routes};
 use crate::app::{App, Readiness};
 use crate::clock::StoreClock;
 use crate::config::{self, MissingSecrets, Sources};
@@ -188,7 +188,15 @@ impl Rig {
     pub(super) async fn raw(&self, request: TestRequest) -> Answer {
         let api = self.api.clone().unwrap_or_else(|| web::Data::new(Api::new(self.app.clone())));
         let service =
-            init_service(Routes::new().app_data(api).wrap(from_fn(frozen::guard)).wrap(from_fn(frame::frame)).configure(routes)).await;
+            init_service(
+                Routes::new()
+                    .app_data(api)
+                    .wrap(from_fn(frozen::guard))
+                    .wrap(from_fn(roles::guard))
+                    .wrap(from_fn(frame::frame))
+                    .configure(routes),
+            )
+            .await;
         let answer: ServiceResponse<BoxBody> = service.call(request.to_request()).await.unwrap();
         let headers = answer.headers().iter().map(|(name, value)| (name.to_string(), value.to_str().unwrap().to_owned())).collect();
         let status = answer.status().as_u16();

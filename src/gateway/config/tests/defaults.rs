@@ -13,6 +13,7 @@ fn without_file_and_variables_everything_has_its_default() {
     assert_eq!(settings.rules(), Rules::default());
     assert_eq!(settings.server.bind.to_string(), "127.0.0.1:8080");
     assert_eq!((settings.server.linger, settings.server.grace), (seconds(5), seconds(25)));
+    assert_eq!(settings.server.roles, Roles::all());
     assert_eq!(settings.server.data_dir, given.under("data"));
     assert_eq!(settings.store.url.reveal(), format!("sqlite://{}", given.under("data/tidings.db").display()));
     assert_eq!((settings.store.max_connections, settings.store.statement_cache, settings.store.migrates()), (16, true, true));

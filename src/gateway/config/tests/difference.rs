@@ -79,16 +79,18 @@ fn a_secret_and_a_certificate_are_named_when_what_their_file_holds_is_another() 
 #[test]
 fn what_is_read_at_start_stays_until_then_and_everything_else_is_taken() {
     let in_force = Given::file("[log]\nlevel = \"info\"\n").load();
-    let file = "[server]\nbind = \"127.0.0.1:9\"\nadmin_bind = \"127.0.0.1:10\"\ngrace = \"30s\"\ndata_dir = \"other\"\n[store]\nmax_connections = 5\n\
+    let file = "[server]\nbind = \"127.0.0.1:9\"\nadmin_bind = \"127.0.0.1:10\"\ngrace = \"30s\"\ndata_dir = \"other\"\nroles = [\"intake\"]\n[store]\nmax_connections = 5\n\
                 [secrets]\nmaster = \"AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=\"\n[log]\nlevel = \"debug\"\nformat = \"json\"\n";
     let read = Given::file(file).load();
     let difference = read.difference(&in_force);
     assert_eq!(difference.changed, ["log.level", "server.grace"]);
-    let expected = ["log.format", "secrets.master", "server.admin_bind", "server.bind", "server.data_dir", "store.max_connections"];
+    let expected =
+        ["log.format", "secrets.master", "server.admin_bind", "server.bind", "server.data_dir", "server.roles", "store.max_connections"];
     assert_eq!(difference.needs_restart, expected);
     let taken = read.clone().taken_over(&in_force);
     assert_eq!((taken.server.bind, taken.server.admin_bind, taken.server.grace), (in_force.server.bind, None, seconds(30)));
     assert_eq!((taken.store.max_connections, taken.secrets.master.is_none()), (in_force.store.max_connections, true));
+    assert!(taken.server.roles.is_all());
     assert_eq!((taken.log.format, taken.log.level), (LogFormat::Auto, LogLevel::Debug));
     // It is said again, as long as it is so.
     assert_eq!(read.difference(&taken), Difference { changed: Vec::new(), needs_restart: difference.needs_restart });

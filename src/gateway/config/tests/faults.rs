@@ -76,6 +76,13 @@ fn a_wrong_type_in_the_file_is_found_with_its_line() {
             "[categories.a]\non_key_reuse = \"last\"",
             "categories.a.on_key_reuse (tidings.toml line 2): expected \"refuse\" or \"first_wins\"",
         ),
+        ("[server]\nroles = []", "server.roles (tidings.toml line 2): a process needs at least one role; leave the setting out for all of them"),
+        (
+            "[server]\nroles = [\"intake\", \"worker\"]",
+            "server.roles (tidings.toml line 2): expected \"intake\" or \"workers\" or \"webhooks\" or \"sweeps\"",
+        ),
+        ("[server]\nroles = [\"sweeps\", \"sweeps\"]", "server.roles (tidings.toml line 2): the role \"sweeps\" is named twice"),
+        ("[server]\nroles = \"intake\"", "server.roles (tidings.toml line 2): expected a list of texts such as [\"a\", \"b\"]"),
         ("[server]\ngrace = \"1h\"", "server.grace (tidings.toml line 2): may be 10m at most"),
     ] {
         assert_eq!(Given::file(file).faults(), [fault]);

@@ -52,11 +52,20 @@ fn instances_with_other_settings_have_another_digest() {
     assert_eq!(digest(&absolute), digest(&absolute));
     assert_ne!(digest(&absolute), digest(&absolute.replace("127.0.0.1", "127.0.0.2")));
     assert_ne!(digest(&absolute), digest(&absolute.replace("[categories.c]", "[categories.d]")));
+    // Processes that share the work are one installation.
+    assert_eq!(digest(&absolute), digest(&absolute.replace("[server]\n", "[server]\nroles = [\"intake\"]\n")));
+}
+
+#[test]
+fn a_store_that_is_not_known_yet_may_be_shared() {
+    let file = "[server]\nroles = [\"intake\"]\n[store]\nurl = { env = \"DATABASE_URL\" }\n";
+    assert_eq!(check(&Given::file(file).offline().load()), []);
 }
 
 #[test]
 fn a_check_finds_what_is_likely_to_be_regretted() {
     let outside = "[server]\nbind = \"0.0.0.0:80\"\npublic_url = \"https://t.example.com\"\n[secrets]\nmaster = { env = \"MASTER\" }\n";
+    let postgres = "[store]\nurl = \"postgres://db.example.com/t\"\n";
     let master = "MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=";
     let login = "username = \"u\"\npassword = \"p\"\ntls = \"none\"\n";
     for (file, found) in [
@@ -89,6 +98,11 @@ fn a_check_finds_what_is_likely_to_be_regretted() {
         ("[server]\nlinger = \"10s\"\n".to_owned(), vec![(Severity::Warning, "server.grace")]),
         (format!("{RELAY}tls = \"startls\"\n"), vec![(Severity::Fault, "accounts.relay")]),
         (format!("{RELAY}username = \"u\"\n"), vec![(Severity::Fault, "accounts.relay")]),
+        ("[server]\nroles = [\"workers\", \"sweeps\"]\n".to_owned(), vec![(Severity::Fault, "server.roles")]),
+        ("[server]\nroles = [\"sweeps\", \"webhooks\", \"workers\", \"intake\"]\n".to_owned(), vec![]),
+        (format!("[server]\nroles = [\"workers\"]\n{postgres}"), vec![]),
+        (format!("[server]\nroles = [\"webhooks\", \"sweeps\"]\n{postgres}"), vec![]),
+        (format!("[server]\nroles = [\"webhooks\"]\n{postgres}"), vec![(Severity::Warning, "server.roles")]),
     ] {
         let settings = Given::file(&file).variable("MASTER", master).load();
         let findings = check(&settings);
