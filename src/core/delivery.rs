@@ -17,7 +17,8 @@ impl Flags {
     pub const LATE_BOUNCE: Self = Self(1);
     /// The person complained.
     pub const COMPLAINED: Self = Self(1 << 1);
-    /// It went out by another account than the first of its route.
+    /// It went out by another account than the first of its route that may carry it: the one that is drawn, where the route has
+    /// weights.
     pub const VIA_FAILOVER: Self = Self(1 << 2);
     /// It was sent again while an earlier send may have been taken.
     pub const POSSIBLE_DUPLICATE: Self = Self(1 << 3);

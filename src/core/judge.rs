@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use crate::delivery::{Change, Delivery};
 use crate::ids::{AccountId, InstanceId, LaneId, TenantId};
+use crate::owners::Owners;
 use crate::policy::Rules;
+use crate::route::{Member, order};
 use crate::senders::SendsAs;
 use crate::suppression::{self, Hit, Note};
 use crate::switches::Paused;
@@ -26,6 +28,8 @@ pub struct ClaimPlan {
     pub accounts: Vec<AccountCapacity>,
     /// As whom those accounts may send.
     pub sends_as: Arc<SendsAs>,
+    /// Whose those accounts are.
+    pub owners: Owners,
     /// What operators have paused: it keeps its place (S-118).
     pub paused: Paused,
 }
@@ -45,7 +49,7 @@ pub struct LanePlan {
     /// Its class.
     pub class: Class,
     /// Its accounts in route order.
-    pub route: Vec<AccountId>,
+    pub route: Vec<Member>,
     /// How many candidates to look at, at most.
     pub limit: u16,
     /// How many of one tenant, at most (S-089).
@@ -153,22 +157,24 @@ enum Choice {
     Account(AccountId),
     /// Those that may take it have no room now.
     NoRoom,
-    /// No account of the route may send it.
+    /// No account of the route may carry it.
     Nobody,
 }
 
-/// The first account of the route that may send as the author and has room; after a failed call the search begins behind
+/// The first account of the route, in the order of this delivery, that may carry it and has room; after a failed call the search begins behind
 /// the account that failed (S-111). One that refused it is asked again only when all have.
 fn choose(lane: &LanePlan, plan: &ClaimPlan, candidate: &Candidate, capacity: &mut [AccountCapacity]) -> Choice {
     let (delivery, refused_by) = (&candidate.delivery, &candidate.refused_by);
-    let may = |account: &AccountId| plan.sends_as.allows(*account, delivery.sender.as_deref());
-    let Some(first) = lane.route.iter().find(|account| may(account)) else { return Choice::Nobody };
-    let have_all_refused = lane.route.iter().filter(|account| may(account)).all(|account| refused_by.contains(account));
+    let may =
+        |account: &AccountId| plan.owners.serves(*account, delivery.tenant) && plan.sends_as.allows(*account, delivery.sender.as_deref());
+    let route = order(&lane.route, delivery.id, |account| may(&account));
+    let Some(first) = route.iter().find(|account| may(account)) else { return Choice::Nobody };
+    let have_all_refused = route.iter().filter(|account| may(account)).all(|account| refused_by.contains(account));
     let failed = delivery.account.filter(|_| delivery.attempt_count > 0);
-    let after = failed.and_then(|failed| lane.route.iter().position(|account| *account == failed)).map_or(0, |position| position + 1);
-    let order = lane.route[after..].iter().chain(&lane.route[..after]);
+    let after = failed.and_then(|failed| route.iter().position(|account| *account == failed)).map_or(0, |position| position + 1);
+    let around = route[after..].iter().chain(&route[..after]);
     let is_free = |account: &AccountId| !plan.paused.spares(*account, account == first);
-    for account in order.filter(|account| may(account) && is_free(account) && (have_all_refused || !refused_by.contains(account))) {
+    for account in around.filter(|account| may(account) && is_free(account) && (have_all_refused || !refused_by.contains(account))) {
         if let Some(room) = capacity.iter_mut().find(|room| room.account == *account && room.free_for(lane.class) > 0) {
             room.take(lane.class);
             return Choice::Account(*account);

@@ -50,7 +50,7 @@ const fn wide(account: AccountId) -> AccountCapacity {
 
 /// Lanes of all classes with the accounts in the order given.
 fn plan(accounts: &[AccountCapacity]) -> ClaimPlan {
-    let route: Vec<AccountId> = accounts.iter().map(|room| room.account).collect();
+    let route: Vec<Member> = accounts.iter().map(|room| room.account.into()).collect();
     let lane = |class: &Class| LanePlan {
         lane: lane_of(*class),
         class: *class,
@@ -61,8 +61,8 @@ fn plan(accounts: &[AccountCapacity]) -> ClaimPlan {
         low: None,
     };
     let lanes = Class::ALL.iter().map(lane).collect();
-    let (accounts, sends_as, paused) = (accounts.to_vec(), Arc::default(), Paused::default());
-    ClaimPlan { instance: InstanceId(7), lease_until: at(61), lanes, accounts, sends_as, paused }
+    let (accounts, sends_as, owners, paused) = (accounts.to_vec(), Arc::default(), Owners::default(), Paused::default());
+    ClaimPlan { instance: InstanceId(7), lease_until: at(61), lanes, accounts, sends_as, owners, paused }
 }
 
 fn judged(accounts: &[AccountCapacity], candidates: &[Candidate]) -> Vec<Delivery> {
@@ -142,6 +142,51 @@ fn a_row_that_nobody_may_send_stands_aside_and_uses_no_room() {
     let mut scheduled = due(Class::Transactional, 1);
     scheduled.delivery.state = State::Scheduled;
     assert_eq!(judged_for("shop@example.org", scheduled, &[wide(A)], &[A]), None, "how late it is counts from when it was due");
+}
+
+/// S-108: the sample's tenant is the first.
+#[test]
+fn an_account_of_a_tenant_carries_nobody_elses_messages() {
+    let account = |rooms: &[AccountCapacity], owners: &[(AccountId, Option<TenantId>)]| {
+        let plan = ClaimPlan { owners: Owners::new(owners.iter().copied()), ..plan(rooms) };
+        let row = judge(&Rules::default(), &plan, &[due(Class::Transactional, 1)], at(1)).pop().map(|change| change.after);
+        row.map(|row| (row.state == State::Dispatching, row.account))
+    };
+    let (own, other) = (Some(TenantId(1)), Some(TenantId(2)));
+    assert_eq!(sample::waiting(at(0)).tenant, TenantId(1));
+    assert_eq!(account(&[wide(A), wide(B)], &[(A, own)]), Some((true, Some(A))));
+    assert_eq!(account(&[wide(A), wide(B)], &[(A, other)]), Some((true, Some(B))));
+    assert_eq!(account(&[wide(A), wide(B)], &[(A, None)]), Some((true, Some(B))), "its tenant is not there yet");
+    assert_eq!(account(&[wide(A), room(B, 0, 0, 0)], &[(A, other)]), None, "it waits for the one that is for all");
+    assert_eq!(account(&[wide(A), wide(B)], &[(A, other), (B, None)]), Some((false, None)), "it stands aside");
+}
+
+#[test]
+fn a_message_begins_at_the_account_that_is_drawn_and_goes_on_behind_it() {
+    let mut plan = plan(&[wide(A), wide(B), wide(C)]);
+    for lane in &mut plan.lanes {
+        lane.route = vec![Member { account: A, weight: Some(1) }, Member { account: B, weight: Some(1) }, C.into()];
+    }
+    let account = |plan: &ClaimPlan, candidate: Candidate| {
+        judge(&Rules::default(), plan, &[candidate], at(1)).pop().and_then(|change| change.after.account).unwrap()
+    };
+    let mut begun = Vec::new();
+    for n in 1..=20 {
+        let first = account(&plan, due(Class::Transactional, n));
+        let tried = |by: AccountId| {
+            let mut again = failed_by(by);
+            again.delivery.id = due(Class::Transactional, n).delivery.id;
+            again
+        };
+        let second = account(&plan, tried(first));
+        assert_eq!(second, if first == A { B } else { A });
+        assert_eq!((account(&plan, tried(second)), account(&plan, tried(C))), (C, first));
+        let mut only = plan.clone();
+        only.paused.fallback = true;
+        assert_eq!(account(&only, due(Class::Transactional, n)), first, "the drawn one is no fallback");
+        begun.push(first);
+    }
+    assert!(begun.contains(&A) && begun.contains(&B) && !begun.contains(&C), "{begun:?}");
 }
 
 #[test]

@@ -25,6 +25,7 @@ pub mod nearest;
 pub mod operational;
 pub mod order;
 pub mod outcome;
+pub mod owners;
 pub mod pace;
 pub mod pointer;
 pub mod policy;
@@ -32,6 +33,7 @@ pub mod pool;
 pub mod rate;
 pub mod request;
 pub mod retention;
+pub mod route;
 #[cfg(test)]
 mod sample;
 pub mod sandbox;

@@ -1,7 +1,6 @@
 //! From configured accounts and routes to adapters and lanes. An adapter whose settings are still the same is kept, and its
 //! connections with it.
 
-use std::collections::BTreeSet;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
@@ -16,8 +15,8 @@ use tidings_core::store::{Store, StoreError};
 use tidings_core::words::{Channel, Class};
 
 use crate::clock::StoreClock;
-use crate::config::{Account as Configured, Settings};
-use crate::routing::{Account, MAIN_ROUTE, Route, Routing, SANDBOX_ROUTE};
+use crate::config::{Account as Configured, Entry, Settings};
+use crate::routing::{Account, MAIN_ROUTE, Owner, Route, Routing, SANDBOX_ROUTE};
 use crate::sealed;
 use crate::writer::{WriteError, Writer};
 
@@ -97,6 +96,7 @@ pub async fn register(adapters: Adapters, settings: &Settings, store: &dyn Store
             built_from: built.built_from,
             from: own.map_or_else(|| SANDBOX_FROM.parse().ok(), |account| account.from.clone()),
             sends_as: own.map(|account| account.sends_as.clone()).unwrap_or_default(),
+            owner: own.and_then(|account| account.tenant.clone()).map(Owner::new),
             is_on: own.is_none_or(|account| account.is_on()),
             concurrency: concurrency(own),
             rate: own.and_then(|account| account.rate).and_then(NonZeroU32::new),
@@ -106,7 +106,29 @@ pub async fn register(adapters: Adapters, settings: &Settings, store: &dyn Store
     let accounts: Vec<_> = adapters.0.into_iter().zip(ids).map(account).collect();
     warn_of_gone(&names, store).await?;
     let routes = lanes(settings, store, &accounts).await?;
-    Ok(Routing { routes, accounts, sandbox_only: settings.is_sandbox_only() })
+    let routing = Routing { routes, accounts, sandbox_only: settings.is_sandbox_only() };
+    for (account, tenant) in learn_owners(&routing, store).await? {
+        tracing::warn!(account, tenant, "this account belongs to a tenant that is not there yet: until then it carries nothing");
+    }
+    Ok(routing)
+}
+
+/// Learns the numbers of tenants that accounts belong to; returns the names of accounts and tenants that are still unknown.
+/// Asks the store only where there are some.
+///
+/// # Errors
+/// When the store does not answer.
+pub async fn learn_owners<'a>(routing: &'a Routing, store: &dyn Store) -> Result<Vec<(&'a str, &'a str)>, StoreError> {
+    let unknown = || {
+        let owned = routing.accounts.iter().filter_map(|account| Some((account.name.as_str(), account.owner.as_ref()?)));
+        owned.filter(|(_, owner)| owner.id().is_none()).map(|(account, owner)| (account, owner.name()))
+    };
+    if unknown().next().is_some() {
+        for tenant in store.tenants().await? {
+            routing.learn(&tenant.name, tenant.id);
+        }
+    }
+    Ok(unknown().collect())
 }
 
 /// Names and kinds of all accounts.
@@ -147,14 +169,14 @@ async fn lanes(settings: &Settings, store: &dyn Store, accounts: &[Arc<Account>]
     let ids: Vec<LaneId> = store.ensure_lanes(&rows).await?;
     let mut routes = Vec::new();
     for ((class, name), lane) in wanted.into_iter().zip(ids) {
-        let members: Vec<Arc<Account>> = if name == SANDBOX_ROUTE {
-            accounts.iter().filter(|account| account.kind == SANDBOX).cloned().collect()
+        let (members, weights) = if name == SANDBOX_ROUTE {
+            (accounts.iter().filter(|account| account.kind == SANDBOX).cloned().collect(), Vec::new())
         } else {
-            let mut seen = BTreeSet::new();
-            let names = settings.route(class).into_iter().filter(|name| seen.insert(name.clone()));
-            names.filter_map(|name| accounts.iter().find(|account| account.name == name).cloned()).collect()
+            let route = settings.route(class);
+            let named = |entry: &Entry| accounts.iter().find(|account| account.name == entry.account).cloned();
+            (route.iter().filter_map(named).collect(), route.iter().map_while(|entry| entry.weight).collect())
         };
-        routes.push(Route { lane, channel, class, name, accounts: members });
+        routes.push(Route { lane, channel, class, name, accounts: members, weights });
     }
     Ok(routes)
 }

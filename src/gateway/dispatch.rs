@@ -15,7 +15,6 @@ use tidings_core::delivery::Delivery;
 use tidings_core::ids::{AccountId, DeliveryId, Handle};
 use tidings_core::outcome::{Outcome, Refusal, Report};
 use tidings_core::policy::{LEASE, START_MARGIN};
-use tidings_core::senders::may_send_as;
 use tidings_core::state::State;
 use tidings_core::store::{StoreError, StoredOutgoing};
 use tidings_core::time::{Clock as _, Timestamp};
@@ -120,16 +119,16 @@ impl Dispatch {
 
     fn resolve(&self, delivery: Delivery, setup: &Arc<Setup>) -> Option<Call> {
         let route = setup.routing.of_lane(delivery.lane)?;
-        let at = route.accounts.iter().position(|account| Some(account.id) == delivery.account)?;
-        let may = |account: &&Arc<Account>| {
-            account.is_on && delivery.sender.as_deref().is_none_or(|sender| may_send_as(&account.sends_as, sender))
-        };
-        let (before, behind) = (&route.accounts[..at], &route.accounts[at + 1..]);
+        let order = route.order(&delivery);
+        let at = order.iter().position(|account| Some(account.id) == delivery.account)?;
+        let may = |account: &&&Arc<Account>| account.is_on && account.may_carry(&delivery);
+        let is_failover = order[..at].iter().any(|account| account.may_carry(&delivery));
+        let (before, behind) = (&order[..at], &order[at + 1..]);
         let others: Vec<AccountId> = behind.iter().chain(before).filter(may).map(|account| account.id).collect();
         let has_later = behind.iter().filter(may).count() > 0;
-        let position = RoutePosition { is_failover: at > 0, has_other: !others.is_empty(), has_later };
+        let position = RoutePosition { is_failover, has_other: !others.is_empty(), has_later };
         let started_at = delivery.attempt_started_at.unwrap_or_else(|| self.app.clock.now());
-        let (account, is_sandbox) = (route.accounts[at].clone(), route.name == SANDBOX_ROUTE);
+        let (account, is_sandbox) = (order[at].clone(), route.name == SANDBOX_ROUTE);
         Some(Call { setup: setup.clone(), account, position, others, is_sandbox, started_at, delivery, turn: None, charge: None })
     }
 

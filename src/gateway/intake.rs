@@ -81,7 +81,7 @@ pub fn prepare(app: &App, call: &Call<'_>, request: Request) -> Result<Intake, R
         return Err(Refusal::CriticalScopeMissing);
     }
 
-    let places: Vec<Place<'_>> = places(setup, call.caller.mode, class, &request.recipients, &mut faults);
+    let places: Vec<Place<'_>> = places(call.caller, class, &request.recipients, &mut faults);
     guests(call.caller, &request, &mut faults);
     let from = author(call.caller, &category, request.email.from.as_ref(), &places, &mut faults);
     let asked = Asked::of(&request);

@@ -12,6 +12,7 @@ use tidings_core::store::{StoreError, Sweep, Swept};
 use tidings_core::time::Clock as _;
 use tokio_util::sync::CancellationToken;
 
+use crate::accounts;
 use crate::app::App;
 use crate::clock::SKEW_LIMIT;
 use crate::config::Role;
@@ -217,6 +218,10 @@ impl Keeper {
     async fn see_pauses(&self) {
         if let Err(error) = self.app.pauses.refresh(self.app.store.as_ref()).await {
             tracing::debug!(error = %error, "the switches could not be read and stay as they are");
+        }
+        // A tenant may be made by another process.
+        if let Err(error) = accounts::learn_owners(&self.app.setup().routing, self.app.store.as_ref()).await {
+            tracing::debug!(error = %error, "the tenants of accounts could not be read; it is tried again");
         }
     }
 

@@ -134,8 +134,8 @@ impl Pump {
         lanes.retain(|plan| {
             !self.lanes.iter().any(|lane| lane.route.lane == plan.lane && paused.stops(lane.route.channel, lane.route.class))
         });
-        let (instance, sends_as) = (self.instance, self.setup.sends_as.clone());
-        (!lanes.is_empty()).then(|| ClaimPlan { instance, lease_until: now.plus(LEASE), lanes, accounts, sends_as, paused })
+        let (instance, sends_as, owners) = (self.instance, self.setup.sends_as.clone(), self.setup.routing.owners());
+        (!lanes.is_empty()).then(|| ClaimPlan { instance, lease_until: now.plus(LEASE), lanes, accounts, sends_as, owners, paused })
     }
 
     /// Lets other processes know of lanes that this one has no room for, once.
@@ -223,7 +223,7 @@ fn plan_lane(lane: &Lane, limit: u16) -> LanePlan {
     LanePlan {
         lane: lane.route.lane,
         class: lane.route.class,
-        route: lane.route.accounts.iter().map(|account| account.id).collect(),
+        route: lane.route.members(),
         limit,
         tenant_limit,
         cursor: lane.cursor,

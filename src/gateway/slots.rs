@@ -311,6 +311,7 @@ mod tests {
             built_from: [0; 32],
             from: None,
             sends_as: Vec::new(),
+            owner: None,
             is_on: true,
             concurrency: 10,
             rate: rate.and_then(std::num::NonZeroU32::new),

@@ -115,6 +115,7 @@ macro_rules! store_suite {
             routing::a_row_goes_by_an_account_that_may_send_as_its_author,
             routing::who_refused_a_message_is_not_asked_again_in_its_generation,
             routing::rows_that_nobody_may_send_stand_aside_for_those_behind,
+            routing::a_tenant_whose_own_account_takes_nothing_holds_up_nobody_else,
             finishing::an_acceptance_ends_the_delivery_and_is_recorded_with_its_attempt,
             finishing::a_temporary_refusal_waits_for_its_next_try,
             finishing::used_up_tries_end_in_the_list_of_dead_letters,

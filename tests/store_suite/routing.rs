@@ -5,11 +5,12 @@ use std::sync::Arc;
 use tidings_core::ids::AccountId;
 use tidings_core::judge::{AccountCapacity, ClaimPlan};
 use tidings_core::outcome::{Outcome, Refusal};
+use tidings_core::owners::Owners;
 use tidings_core::senders::SendsAs;
 use tidings_core::state::State;
 use tidings_core::time::Timestamp;
 use tidings_core::transition::Landed;
-use tidings_core::words::Reason;
+use tidings_core::words::{Class, Reason};
 
 use super::World;
 use super::world::at;
@@ -19,7 +20,7 @@ async fn plan(world: &World, with_room: &[AccountId], limit: u16, now: Timestamp
     let backup = world.store.ensure_accounts(&[("backup".to_owned(), "smtp".to_owned())]).await.unwrap()[0];
     let mut plan = world.plan(limit, now);
     for lane in &mut plan.lanes {
-        lane.route = vec![world.account, backup];
+        lane.route = vec![world.account.into(), backup.into()];
     }
     let room = |account: AccountId| {
         let free = if with_room.is_empty() || with_room.contains(&account) { limit } else { 0 };
@@ -88,4 +89,32 @@ pub async fn rows_that_nobody_may_send_stand_aside_for_those_behind(world: &Worl
     assert_eq!(claimed.iter().map(|delivery| delivery.id).collect::<Vec<_>>(), [behind]);
     // Once an account may send them they go out.
     assert_eq!(world.claim_by(world.plan(10, at(60)), at(60)).await.dispatched.len(), 5);
+}
+
+/// S-108: an account of one tenant is its trouble alone, however much waits for it.
+pub async fn a_tenant_whose_own_account_takes_nothing_holds_up_nobody_else(world: &World) {
+    let acme = world.store.ensure_tenant("acme").await.unwrap().id;
+    for n in 0..8 {
+        world.taken(world.email_of(acme, Class::Transactional, &format!("stuck-{n}"))).await;
+    }
+    for n in 0..4 {
+        world.taken(world.email(&format!("order-{n}"))).await;
+    }
+    let (_, backup) = plan(world, &[], 5, at(1)).await;
+    let owned = async |with_room: &[AccountId], now| {
+        let (mut plan, backup) = plan(world, with_room, 5, now).await;
+        plan.owners = Owners::new([(world.account, Some(acme)), (backup, Some(world.tenant))]);
+        plan
+    };
+    let mut sent = 0;
+    for second in 1..=4 {
+        let claimed = world.claim_by(owned(&[backup], at(second)).await, at(second)).await;
+        assert!(claimed.dispatched.iter().all(|row| row.tenant == world.tenant && row.account == Some(backup)));
+        assert_eq!(claimed.ended, 0);
+        sent += claimed.dispatched.len();
+    }
+    assert_eq!(sent, 4);
+    // What waited kept its place, and goes by its own account as soon as that takes something.
+    let claimed = world.claim_by(owned(&[world.account], at(5)).await, at(5)).await.dispatched;
+    assert!(!claimed.is_empty() && claimed.iter().all(|row| row.tenant == acme && row.account == Some(world.account)));
 }

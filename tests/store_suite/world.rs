@@ -102,13 +102,14 @@ impl World {
     pub fn plan(&self, free: u16, now: Timestamp) -> ClaimPlan {
         let lanes = Class::ALL.iter().map(|class| self.lane_plan(*class, free)).collect();
         let account = AccountCapacity { account: self.account, free, free_for_others: free, free_for_bulk: free };
-        let (instance, sends_as, paused) = (self.instance, Arc::default(), Default::default());
-        ClaimPlan { instance, lease_until: now.plus(LEASE), lanes, accounts: vec![account], sends_as, paused }
+        let (instance, sends_as, owners, paused) = (self.instance, Arc::default(), Default::default(), Default::default());
+        ClaimPlan { instance, lease_until: now.plus(LEASE), lanes, accounts: vec![account], sends_as, owners, paused }
     }
 
     /// The plan of one lane, from the ring's start.
     pub fn lane_plan(&self, class: Class, limit: u16) -> LanePlan {
-        LanePlan { lane: self.lane(class), class, route: vec![self.account], limit, tenant_limit: limit, cursor: None, low: None }
+        let route = vec![self.account.into()];
+        LanePlan { lane: self.lane(class), class, route, limit, tenant_limit: limit, cursor: None, low: None }
     }
 
     /// Claims by a plan.

@@ -173,6 +173,7 @@ fn with_adapter(routing: Routing, adapter: &Arc<Obedient>) -> Routing {
             built_from: account.built_from,
             from: account.from.clone(),
             sends_as: account.sends_as.clone(),
+            owner: account.owner.clone(),
             is_on: account.is_on,
             concurrency: account.concurrency,
             rate: account.rate,

@@ -25,7 +25,7 @@ use super::switches::{self, LONGEST_BODY};
 use super::{Api, body};
 use crate::accounts::SANDBOX;
 use crate::app::App;
-use crate::routing::Account;
+use crate::routing::{Account, Owner};
 use crate::slots::{Capped, Hindrance};
 
 /// How long a test waits for the provider.
@@ -205,6 +205,7 @@ fn shown(app: &App, caller: &Caller, account: &Account, counted: &Counted) -> Va
     json!({
         "name": account.name,
         "kind": account.kind,
+        "tenant": account.owner.as_ref().map(Owner::name),
         "channel": account.adapter.abilities().channel.as_str(),
         "state": configured.map_or("on", |own| own.state.as_str()),
         "takes_messages": why.is_none(),

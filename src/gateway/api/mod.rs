@@ -170,7 +170,12 @@ fn serve(api: web::Data<Api>, bind: SocketAddr, setting: &'static str, port: Por
     let port = web::Data::new(port);
     let server = HttpServer::new(move || {
         let routes_at = Routes::new().app_data(api.clone()).app_data(port.clone());
-        routes_at.wrap(from_fn(frozen::guard)).wrap(from_fn(roles::guard)).wrap(from_fn(ports::guard)).wrap(from_fn(frame::frame)).configure(routes)
+        routes_at
+            .wrap(from_fn(frozen::guard))
+            .wrap(from_fn(roles::guard))
+            .wrap(from_fn(ports::guard))
+            .wrap(from_fn(frame::frame))
+            .configure(routes)
     })
     .workers(workers)
     .max_connections(CONNECTIONS)

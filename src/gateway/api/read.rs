@@ -1,14 +1,12 @@
 //! How a notification stands now: every delivery with what is known of it and how sure that is (S-020).
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
 
 use serde::{Serialize, Serializer};
 use tidings_core::address::{EmailAddress, Mailbox};
 use tidings_core::delivery::{AttemptRecord, Delivery, Flags};
 use tidings_core::ids::{AccountId, DeliveryId, NotificationId};
 use tidings_core::secrets::{CannotOpen, Keyring};
-use tidings_core::senders::may_send_as;
 use tidings_core::state::{Certainty, State};
 use tidings_core::status::{Circumstances, held_by, summary, wait_reason};
 use tidings_core::store::{Behind, StoredDelivery, StoredNotification};
@@ -18,7 +16,7 @@ use tidings_core::words::{AttemptOutcome, Channel, Class, Mode, Reason, WaitReas
 
 use super::suppressions::{SuppressionId, shown_scope};
 use super::view::{Instant, NotificationView, Opened, Pairs, StatusUrl, metadata, status, to_json};
-use crate::routing::{Account, Routing};
+use crate::routing::Routing;
 use crate::sealed;
 use crate::slots::Slots;
 
@@ -163,11 +161,8 @@ impl Reader<'_> {
 
     /// What holds up the lane of a delivery as a whole, and the account that takes it next where there can be only one.
     fn lane(&self, delivery: &Delivery) -> (Option<WaitReason>, Option<&str>) {
-        let may = |account: &&Arc<Account>| {
-            account.is_on && delivery.sender.as_deref().is_none_or(|sender| may_send_as(&account.sends_as, sender))
-        };
-        let accounts = self.routing.of_lane(delivery.lane).into_iter().flat_map(|route| &route.accounts);
-        let able: Vec<_> = accounts.filter(may).collect();
+        let accounts = self.routing.of_lane(delivery.lane).into_iter().flat_map(|route| route.order(delivery));
+        let able: Vec<_> = accounts.filter(|account| account.is_on && account.may_carry(delivery)).collect();
         if self.is_disabled {
             return (Some(WaitReason::Tenant), None);
         }

@@ -148,6 +148,9 @@ fn tell(account: &Value) -> String {
     let of = |name: &str| member(account, name);
     let mut told = format!("{}  {}  {}  open {}", of("name"), of("kind"), of("state"), of("open"));
     // Writing to a text cannot fail.
+    if !of("tenant").is_empty() {
+        let _ = write!(told, "  for {}", of("tenant"));
+    }
     if let Some(cap) = account.get("daily_cap").filter(|cap| !cap.is_null()) {
         let _ = write!(told, "  today {} of {}", member(cap, "used"), member(cap, "cap"));
     }
@@ -177,6 +180,7 @@ mod tests {
         for (name, value) in [("why", "paused"), ("until", "2027-01-15T08:00:00.000Z"), ("reason", "storm")] {
             account[name] = Value::from(value);
         }
-        assert_eq!(tell(&account), "relay  smtp  on  open 3  takes nothing: paused until 2027-01-15T08:00:00.000Z (storm)");
+        account["tenant"] = Value::from("acme");
+        assert_eq!(tell(&account), "relay  smtp  on  open 3  for acme  takes nothing: paused until 2027-01-15T08:00:00.000Z (storm)");
     }
 }

@@ -5,12 +5,14 @@ use std::fmt;
 use serde::Serialize;
 use tidings_providers::dkim::DnsRecord;
 
-use crate::config::{self, ConfigError, Finding, Settings, Severity};
+use crate::config::{self, ConfigError, Finding, Settings, Severity, Shares};
 
 /// What `tidings check` has to say.
 #[derive(Serialize)]
 pub(super) struct Report {
     findings: Vec<Finding>,
+    /// How messages are shared out, where routes have weights.
+    shares: Vec<Shares>,
     /// Secrets that were not there and did not have to be.
     unresolved: Vec<String>,
     /// TXT records without which nobody believes what is signed.
@@ -29,8 +31,18 @@ fn zone_line(record: &DnsRecord) -> String {
 impl Report {
     pub(super) fn of(loaded: Result<Settings, ConfigError>) -> Self {
         match loaded {
-            Ok(settings) => Self { findings: config::check(&settings), dns: settings.dkim.records(), unresolved: settings.unresolved },
-            Err(err) => Self { findings: err.faults.into_iter().map(Finding::from).collect(), unresolved: Vec::new(), dns: Vec::new() },
+            Ok(settings) => Self {
+                findings: config::check(&settings),
+                shares: settings.shares(),
+                dns: settings.dkim.records(),
+                unresolved: settings.unresolved,
+            },
+            Err(err) => Self {
+                findings: err.faults.into_iter().map(Finding::from).collect(),
+                shares: Vec::new(),
+                unresolved: Vec::new(),
+                dns: Vec::new(),
+            },
         }
     }
 
@@ -54,6 +66,9 @@ impl fmt::Display for Report {
                 Severity::Fault => "fault  ",
             };
             writeln!(f, "{word}  {finding}")?;
+        }
+        for shares in &self.shares {
+            writeln!(f, "shares   {shares}")?;
         }
         for record in &self.dns {
             writeln!(f, "publish  {}", zone_line(record))?;
@@ -88,7 +103,7 @@ mod tests {
 
     #[test]
     fn the_worst_finding_decides_and_each_is_shown_with_its_setting() {
-        let report = |findings| Report { findings, unresolved: vec![], dns: vec![] };
+        let report = |findings| Report { findings, shares: vec![], unresolved: vec![], dns: vec![] };
         assert_eq!(report(vec![]).worst(), None);
         assert_eq!(report(vec![]).to_string(), "the configuration is fine");
         let both = report(vec![finding(Severity::Fault), finding(Severity::Warning)]);

@@ -15,6 +15,7 @@ use tidings_providers::{AccountError, Context};
 
 use super::kinds::{Form, KINDS, KindSetting, settings_of};
 use super::table::Table;
+use super::tenants::is_name as is_tenant;
 use super::value::Setting;
 use super::{Fault, names};
 
@@ -32,6 +33,8 @@ pub struct Account {
     pub kind: String,
     /// Whether it takes new messages, only finishes old ones, or does nothing.
     pub state: AccountState,
+    /// The only tenant whose messages it carries; `None`: it is for all.
+    pub tenant: Option<String>,
     /// The author of messages that name none.
     pub from: Option<Mailbox>,
     /// Domains and canonical addresses that it may send as; empty means all.
@@ -75,7 +78,7 @@ impl AccountState {
 // Secrets never reach a log (S-212).
 impl fmt::Debug for Account {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { name, kind, state, from, sends_as, concurrency, rate, daily_cap, settings, material, is_incomplete: _ } = self;
+        let Self { name, kind, state, tenant, from, sends_as, concurrency, rate, daily_cap, settings, material, is_incomplete: _ } = self;
         let daily_cap = daily_cap.as_ref().map(|cap| (cap.calls, cap.zone.iana_name()));
         let shown = |(setting, form): &(&'static str, Form)| match form {
             Form::Secret => None,
@@ -83,8 +86,8 @@ impl fmt::Debug for Account {
         };
         let settings: Vec<_> = settings_of(kind).unwrap_or_default().iter().filter_map(shown).collect();
         let mut account = f.debug_struct("Account");
-        account.field("name", name).field("kind", kind).field("state", state).field("from", from).field("sends_as", sends_as);
-        account.field("concurrency", concurrency).field("rate", rate).field("daily_cap", &daily_cap);
+        account.field("name", name).field("kind", kind).field("state", state).field("tenant", tenant).field("from", from);
+        account.field("sends_as", sends_as).field("concurrency", concurrency).field("rate", rate).field("daily_cap", &daily_cap);
         account.field("settings", &settings).field("material", material).finish()
     }
 }
@@ -136,6 +139,9 @@ fn account(name: &str, table: &Table<'_>) -> Option<Account> {
         name: name.to_owned(),
         kind: String::new(),
         state,
+        tenant: table
+            .get("tenant")
+            .parsed("the name of a tenant: 1 to 40 characters of [a-z0-9-]", |text| is_tenant(text).then(|| text.to_owned())),
         from: from.parsed("a mailbox such as \"Shop <shop@example.com>\"", |text| text.parse().ok()),
         sends_as: senders(&sends_as),
         concurrency: table.get("concurrency").number(1..=1_000),

@@ -151,7 +151,7 @@ fn account_alone(account: &Account, settings: &Settings, findings: &mut Vec<Find
 /// Whether critical messages go by this account alone, and others too (S-090).
 fn shares_critical(account: &Account, settings: &Settings) -> bool {
     let is_on = |name: &String| settings.accounts.iter().any(|account| account.name == *name && account.is_on());
-    let carriers = |class: Class| -> Vec<String> { settings.route(class).into_iter().filter(is_on).collect() };
+    let carriers = |class: Class| -> Vec<String> { settings.route(class).into_iter().map(|entry| entry.account).filter(is_on).collect() };
     let is_shared = [Class::Transactional, Class::Bulk].into_iter().any(|class| carriers(class).contains(&account.name));
     carriers(Class::Critical) == [account.name.as_str()] && is_shared
 }
@@ -174,8 +174,8 @@ fn sending(settings: &Settings, findings: &mut Vec<Finding>) {
         findings.push(warning("accounts", "no account is \"on\", so that nothing is sent"));
     }
     let routes = &settings.routes.email;
-    let named: Vec<&String> =
-        [&routes.default, &routes.critical, &routes.transactional, &routes.bulk].into_iter().flatten().flatten().collect();
+    let entries = [&routes.default, &routes.critical, &routes.transactional, &routes.bulk].into_iter().flatten().flatten();
+    let named: Vec<&String> = entries.map(|entry| &entry.account).collect();
     let every_class_is_routed =
         routes.default.is_some() || [&routes.critical, &routes.transactional, &routes.bulk].iter().all(|r| r.is_some());
     for account in settings.accounts.iter().filter(|account| every_class_is_routed && !named.contains(&&account.name)) {

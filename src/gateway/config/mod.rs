@@ -30,7 +30,7 @@ pub use accounts::{Account, AccountState};
 pub use check::{Finding, Severity, check, load_sound};
 pub use inventory::Difference;
 pub use roles::{Role, Roles};
-pub use routes::{ChannelRoutes, Routes};
+pub use routes::{ChannelRoutes, Entry, Routes, Shares};
 pub use server::{Migrate, Server, Store};
 pub use settings::{Bootstrap, Limits, Log, LogFormat, LogLevel, Sandbox, Secrets, Settings, Undeclared};
 pub use tenants::Tenant;

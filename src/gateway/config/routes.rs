@@ -2,7 +2,10 @@
 //! Which account of a route takes a message now is decided in `tidings_core::judge`.
 
 use std::collections::BTreeMap;
+use std::fmt;
+use std::ops::RangeInclusive;
 
+use serde::Serialize;
 use tidings_core::address::Mailbox;
 use tidings_core::nearest::nearest;
 use tidings_core::words::Class;
@@ -12,6 +15,10 @@ use super::settings::Settings;
 use super::table::Table;
 use super::value::Setting;
 
+const FORM: &str = "a list of accounts such as [\"a\", \"b\"] or [{ account = \"a\", weight = 9 }, { account = \"b\", weight = 1 }]";
+/// With 0 an account would be named and never drawn.
+const WEIGHTS: RangeInclusive<u16> = 1..=1_000;
+
 /// The routes that are set.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Routes {
@@ -19,22 +26,31 @@ pub struct Routes {
     pub email: ChannelRoutes,
 }
 
-/// Names of accounts in the order in which they are tried.
+/// One account of a route.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    /// Its name.
+    pub account: String,
+    /// Its share among those that have one, which stand first; `None`: it is tried when all of those have failed.
+    pub weight: Option<u16>,
+}
+
+/// Accounts in the order in which they are tried.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ChannelRoutes {
     /// For every class without a route of its own.
-    pub default: Option<Vec<String>>,
+    pub default: Option<Vec<Entry>>,
     /// For critical messages.
-    pub critical: Option<Vec<String>>,
+    pub critical: Option<Vec<Entry>>,
     /// For transactional messages.
-    pub transactional: Option<Vec<String>>,
+    pub transactional: Option<Vec<Entry>>,
     /// For bulk messages.
-    pub bulk: Option<Vec<String>>,
+    pub bulk: Option<Vec<Entry>>,
 }
 
 impl ChannelRoutes {
     /// The route of a class: its own, else the default, else `None`.
-    pub fn of(&self, class: Class) -> Option<&[String]> {
+    pub fn of(&self, class: Class) -> Option<&[Entry]> {
         let own = match class {
             Class::Critical => &self.critical,
             Class::Transactional => &self.transactional,
@@ -45,13 +61,53 @@ impl ChannelRoutes {
 }
 
 impl Settings {
-    /// The names of the accounts that carry emails of a class, in the order in which they are tried, whatever their state:
-    /// those of the route, else all in the order of the file.
-    pub fn route(&self, class: Class) -> Vec<String> {
+    /// The accounts that carry emails of a class, whatever their state: those of the route, else all in the order of the file.
+    pub fn route(&self, class: Class) -> Vec<Entry> {
         match self.routes.email.of(class) {
-            Some(names) => names.to_vec(),
-            None => self.accounts.iter().map(|account| account.name.clone()).collect(),
+            Some(entries) => entries.to_vec(),
+            None => self.accounts.iter().map(|account| Entry { account: account.name.clone(), weight: None }).collect(),
         }
+    }
+
+    /// How messages are shared out, for each route that has weights.
+    pub fn shares(&self) -> Vec<Shares> {
+        let ChannelRoutes { default, critical, transactional, bulk } = &self.routes.email;
+        let routes = [("default", default), ("critical", critical), ("transactional", transactional), ("bulk", bulk)];
+        let shares = |(name, route): (&str, &Option<Vec<Entry>>)| {
+            let (sharing, then): (Vec<_>, Vec<_>) = route.iter().flatten().partition(|entry| entry.weight.is_some());
+            let weight = |entry: &&Entry| Share { account: entry.account.clone(), weight: entry.weight.unwrap_or_default() };
+            (!sharing.is_empty()).then(|| Shares {
+                setting: format!("routes.email.{name}"),
+                accounts: sharing.iter().map(weight).collect(),
+                then: then.into_iter().map(|entry| entry.account.clone()).collect(),
+            })
+        };
+        routes.into_iter().filter_map(shares).collect()
+    }
+}
+
+/// How the messages of one route are shared out.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Shares {
+    setting: String,
+    accounts: Vec<Share>,
+    /// Tried when all of those have failed.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    then: Vec<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+struct Share {
+    account: String,
+    weight: u16,
+}
+
+impl fmt::Display for Shares {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let total: f64 = self.accounts.iter().map(|share| f64::from(share.weight)).sum();
+        let shown = |share: &Share| format!("{} {:.1}%", share.account, f64::from(share.weight) * 100.0 / total);
+        write!(f, "{}: {}", self.setting, self.accounts.iter().map(shown).collect::<Vec<_>>().join(", "))?;
+        if self.then.is_empty() { Ok(()) } else { write!(f, ", then {}", self.then.join(", ")) }
     }
 }
 
@@ -70,26 +126,40 @@ impl Routes {
     }
 }
 
-fn route(setting: &Setting<'_>, accounts: &[Account]) -> Option<Vec<String>> {
-    let items = setting.items()?;
+fn route(setting: &Setting<'_>, accounts: &[Account]) -> Option<Vec<Entry>> {
+    let items = setting.items_of(FORM)?;
     if items.is_empty() {
         setting.fault("an empty list carries nothing; leave the setting out to use every account");
     }
-    let mut route: Vec<String> = Vec::new();
+    let mut route: Vec<Entry> = Vec::new();
     for item in items {
-        let Some(name) = item.text() else { continue };
+        let (name, weight) = if item.is_table() { with_weight(item) } else { (item, None) };
+        let Some(account) = name.text() else { continue };
         let known = || accounts.iter().map(|account| account.name.as_str());
-        if route.contains(&name) {
-            item.fault(format!("account {name:?} is named twice"));
-        } else if known().any(|known| known == name) {
-            route.push(name);
-        } else if let Some(meant) = nearest(&name, known()) {
-            item.fault(format!("there is no account {name:?}; did you mean {meant:?}?"));
+        if route.iter().any(|entry| entry.account == account) {
+            name.fault(format!("account {account:?} is named twice"));
+        } else if weight.is_some() && route.iter().any(|entry| entry.weight.is_none()) {
+            name.fault("accounts with a weight stand before those without, which are tried when all of them have failed");
+        } else if known().any(|known| known == account) {
+            route.push(Entry { account, weight: weight.flatten() });
+        } else if let Some(meant) = nearest(&account, known()) {
+            name.fault(format!("there is no account {account:?}; did you mean {meant:?}?"));
         } else {
-            item.fault(format!("there is no account {name:?}; it needs a table [accounts.{name}]"));
+            name.fault(format!("there is no account {account:?}; it needs a table [accounts.{account}]"));
         }
     }
     Some(route)
+}
+
+/// `{ account = "a", weight = 9 }`: the account, and its weight as far as it is one.
+fn with_weight(item: Setting<'_>) -> (Setting<'_>, Option<Option<u16>>) {
+    let table = item.into_table();
+    let (account, weight) = (table.get("account"), table.get("weight"));
+    table.refuse_the_rest();
+    for missing in [&account, &weight].into_iter().filter(|setting| !setting.is_set()) {
+        table.fault(format!("{} is missing: expected {FORM}", missing.name));
+    }
+    (account, Some(weight.number(WEIGHTS)))
 }
 
 pub(super) fn senders(table: &Table<'_>) -> BTreeMap<String, Mailbox> {

@@ -181,6 +181,16 @@ impl<'r> Setting<'r> {
         self.list("a list of texts such as [\"a\", \"b\"]")
     }
 
+    /// The items of a list of something else than texts, for their faults in the form that it should have.
+    pub(super) fn items_of(&self, form: &str) -> Option<Vec<Setting<'r>>> {
+        self.list(form)
+    }
+
+    /// Whether it is a table of its own, and none that says where a text stands.
+    pub(super) fn is_table(&self) -> bool {
+        self.layers.last().is_some_and(|node| matches!(node.value, Value::Table(_)) && Reference::of(node).is_none())
+    }
+
     /// The items of a list of tables, for their faults in the form that it should have.
     pub(super) fn tables(&self, form: &str) -> Option<Vec<Table<'r>>> {
         Some(self.list(form)?.into_iter().map(Setting::into_table).collect())

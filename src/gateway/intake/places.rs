@@ -6,6 +6,7 @@ use tidings_core::adapter::ContentFault;
 use tidings_core::address::Mailbox;
 use tidings_core::content::Content;
 use tidings_core::fault::{Fault, FaultCode, Faults};
+use tidings_core::ids::TenantId;
 use tidings_core::nearest::nearest;
 use tidings_core::pointer::Pointer;
 use tidings_core::request::{Author, Recipient};
@@ -18,17 +19,22 @@ use crate::setup::Setup;
 /// Where one recipient's delivery goes.
 pub(super) struct Place<'a> {
     pub(super) route: &'a Route,
+    tenant: TenantId,
 }
 
 impl Place<'_> {
+    /// Accounts that take new messages of the tenant.
     fn accounts_on(&self) -> impl Iterator<Item = &Arc<Account>> {
-        self.route.accounts.iter().filter(|account| account.is_on)
+        self.route.accounts.iter().filter(|account| account.is_on && account.serves(self.tenant))
     }
 }
 
 /// The route of each recipient. To the sandbox goes what a test key sends, what is written to its own domain, and
 /// everything where no account is configured and the sandbox stands in for all; nothing else ever does.
-pub(super) fn places<'a>(setup: &'a Setup, mode: Mode, class: Class, recipients: &[Recipient], faults: &mut Faults) -> Vec<Place<'a>> {
+pub(super) fn places<'a>(caller: &'a Caller, class: Class, recipients: &[Recipient], faults: &mut Faults) -> Vec<Place<'a>> {
+    let (setup, mode, tenant): (&'a Setup, Mode, TenantId) = (&caller.setup, caller.mode, caller.tenant);
+    // It may have been made a moment ago.
+    setup.routing.learn(caller.tenant_name(), tenant);
     let mut missing = false;
     let mut places = Vec::with_capacity(recipients.len());
     for recipient in recipients {
@@ -37,7 +43,7 @@ pub(super) fn places<'a>(setup: &'a Setup, mode: Mode, class: Class, recipients:
         match setup
             .routing
             .route(Channel::Email, class, name)
-            .map(|route| Place { route })
+            .map(|route| Place { route, tenant })
             .filter(|place| place.accounts_on().next().is_some())
         {
             Some(place) => places.push(place),
@@ -45,10 +51,11 @@ pub(super) fn places<'a>(setup: &'a Setup, mode: Mode, class: Class, recipients:
         }
     }
     if missing {
-        let has_accounts = setup.routing.route(Channel::Email, class, MAIN_ROUTE).is_some_and(|route| !route.accounts.is_empty());
-        let detail = match has_accounts {
-            true => "no account of the email route is on: set accounts.NAME.state to \"on\"".to_owned(),
-            false => format!("no account carries email of class {class}: configure one as accounts.NAME, or name one in routes.email"),
+        let accounts = setup.routing.route(Channel::Email, class, MAIN_ROUTE).map(|route| route.accounts.as_slice()).unwrap_or_default();
+        let detail = match (accounts.iter().any(|account| account.is_on), accounts.is_empty()) {
+            (true, _) => "every account of the email route belongs to another tenant: configure one for this tenant or for all (accounts.NAME.tenant)".to_owned(),
+            (false, false) => "no account of the email route is on: set accounts.NAME.state to \"on\"".to_owned(),
+            (false, true) => format!("no account carries email of class {class}: configure one as accounts.NAME, or name one in routes.email"),
         };
         faults.add(&Pointer::ROOT.name("email"), FaultCode::NoRoute, detail);
     }

@@ -48,8 +48,15 @@ async fn main() -> Result<(), Failed> {
     let slots = 50;
     let mut low = None;
     while claimed.len() < rows {
-        let lane =
-            LanePlan { lane, class: Class::Transactional, route: vec![account], limit: slots, tenant_limit: slots, cursor: None, low };
+        let lane = LanePlan {
+            lane,
+            class: Class::Transactional,
+            route: vec![account.into()],
+            limit: slots,
+            tenant_limit: slots,
+            cursor: None,
+            low,
+        };
         let capacity = AccountCapacity { account, free: slots, free_for_others: slots, free_for_bulk: slots };
         let lease_until = now.plus(Duration::from_secs(600));
         let claim = Some(ClaimPlan {
@@ -58,6 +65,7 @@ async fn main() -> Result<(), Failed> {
             lanes: vec![lane],
             accounts: vec![capacity],
             sends_as: Default::default(),
+            owners: Default::default(),
             paused: Default::default(),
         });
         let results = pace.time(store.commit(&rules, WriteBatch { claim, ..WriteBatch::default() }, now)).await;

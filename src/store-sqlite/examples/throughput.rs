@@ -105,7 +105,7 @@ fn cpu_micros() -> f64 {
 }
 
 fn plan(instance: InstanceId, lane: LaneId, account: AccountId, limit: u16) -> ClaimPlan {
-    let route = vec![account];
+    let route = vec![account.into()];
     let lane = LanePlan { lane, class: Class::Transactional, route, limit, tenant_limit: limit, cursor: None, low: None };
     let accounts = vec![AccountCapacity { account, free: limit, free_for_others: limit, free_for_bulk: limit }];
     ClaimPlan {
@@ -114,6 +114,7 @@ fn plan(instance: InstanceId, lane: LaneId, account: AccountId, limit: u16) -> C
         lanes: vec![lane],
         accounts,
         sends_as: Default::default(),
+        owners: Default::default(),
         paused: Default::default(),
     }
 }

@@ -141,12 +141,13 @@ async fn the_end_of_a_lease_is_counted_by_who_sees_it(stage: Stage) {
     let setup = inside.app.setup();
     let route = setup.routing.routes.iter().find(|route| route.class == Class::Transactional).expect("a route");
     let account = route.accounts[0].id;
-    let lane = LanePlan { lane: route.lane, class: route.class, route: vec![account], limit: 1, tenant_limit: 1, cursor: None, low: None };
+    let lane =
+        LanePlan { lane: route.lane, class: route.class, route: vec![account.into()], limit: 1, tenant_limit: 1, cursor: None, low: None };
     let capacity = AccountCapacity { account, free: 1, free_for_others: 1, free_for_bulk: 1 };
     let now = inside.app.now();
     let instance = inside.app.store.register_instance(now, b"gone").await.expect("another process");
-    let (lanes, accounts, sends_as, paused) = (vec![lane], vec![capacity], Arc::default(), Default::default());
-    let plan = ClaimPlan { instance, lease_until: now, lanes, accounts, sends_as, paused };
+    let (lanes, accounts, sends_as, owners, paused) = (vec![lane], vec![capacity], Arc::default(), Default::default(), Default::default());
+    let plan = ClaimPlan { instance, lease_until: now, lanes, accounts, sends_as, owners, paused };
     let claimed = store_suite::claim_on(&inside.app.store, &setup.rules, plan, now).await.expect("a claim");
     assert_eq!(claimed.dispatched.len(), 1);
     assert_eq!(inside.counted("tidings_lease_expired_total").await, 0.0);

@@ -42,13 +42,14 @@ fn routing(is_on: bool) -> Routing {
         built_from: [0; 32],
         from: None,
         sends_as: Vec::new(),
+        owner: None,
         is_on,
         concurrency: 1,
         rate: None,
         daily_cap: None,
     });
     let (lane, channel, class) = (LaneId(1), Channel::Email, Class::Transactional);
-    let route = Route { lane, channel, class, name: MAIN_ROUTE, accounts: vec![account.clone()] };
+    let route = Route { lane, channel, class, name: MAIN_ROUTE, accounts: vec![account.clone()], weights: Vec::new() };
     Routing { routes: vec![route], accounts: vec![account], sandbox_only: false }
 }
 

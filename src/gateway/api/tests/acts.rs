@@ -51,7 +51,7 @@ impl Worker<'_> {
         let lane = |route: &&crate::routing::Route| LanePlan {
             lane: route.lane,
             class: route.class,
-            route: route.accounts.iter().map(|account| account.id).collect(),
+            route: route.members(),
             limit: 50,
             tenant_limit: 50,
             cursor: None,
@@ -65,6 +65,7 @@ impl Worker<'_> {
             lanes: routes.iter().map(lane).collect(),
             accounts: vec![capacity],
             sends_as: Arc::default(),
+            owners: Default::default(),
             paused: Default::default(),
         };
         app.writer.claim(plan, app.setup().rules.clone()).await.unwrap().dispatched

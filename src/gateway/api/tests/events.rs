@@ -50,7 +50,7 @@ pub(super) async fn end_all(rig: &Rig, outcome: &Outcome) -> Vec<DeliveryId> {
     let lanes = setup.routing.routes.iter().map(|route| LanePlan {
         lane: route.lane,
         class: route.class,
-        route: route.accounts.iter().map(|account| account.id).collect(),
+        route: route.members(),
         limit: 50,
         tenant_limit: 50,
         cursor: None,
@@ -59,6 +59,7 @@ pub(super) async fn end_all(rig: &Rig, outcome: &Outcome) -> Vec<DeliveryId> {
     let accounts = setup.routing.accounts.iter();
     let plan = ClaimPlan {
         sends_as: std::sync::Arc::default(),
+        owners: Default::default(),
         paused: Default::default(),
         instance: InstanceId(1),
         lease_until: now.plus(Duration::from_secs(60)),

@@ -28,7 +28,7 @@ use crate::config::{self, MissingSecrets, Sources};
 use crate::metrics::Metrics;
 use crate::pauses::Pauses;
 use crate::reload::Reloads;
-use crate::routing::{Account, MAIN_ROUTE, Route, Routing, SANDBOX_ROUTE};
+use crate::routing::{Account, MAIN_ROUTE, Owner, Route, Routing, SANDBOX_ROUTE};
 use crate::setup::Setup;
 use crate::slots::Slots;
 use crate::wake::Wake;
@@ -68,6 +68,8 @@ impl Adapter for Picky {
 pub(super) enum Accounts {
     /// One account, `relay`, that sends as `shop.example.com` and has an author.
     Relay,
+    /// The same account, which belongs to the tenant acme.
+    Owned,
     /// None: the sandbox stands in for all.
     SandboxOnly,
     /// None, and the sandbox does not stand in.
@@ -187,16 +189,15 @@ impl Rig {
     /// Answers a request; nothing is added to it.
     pub(super) async fn raw(&self, request: TestRequest) -> Answer {
         let api = self.api.clone().unwrap_or_else(|| web::Data::new(Api::new(self.app.clone())));
-        let service =
-            init_service(
-                Routes::new()
-                    .app_data(api)
-                    .wrap(from_fn(frozen::guard))
-                    .wrap(from_fn(roles::guard))
-                    .wrap(from_fn(frame::frame))
-                    .configure(routes),
-            )
-            .await;
+        let service = init_service(
+            Routes::new()
+                .app_data(api)
+                .wrap(from_fn(frozen::guard))
+                .wrap(from_fn(roles::guard))
+                .wrap(from_fn(frame::frame))
+                .configure(routes),
+        )
+        .await;
         let answer: ServiceResponse<BoxBody> = service.call(request.to_request()).await.unwrap();
         let headers = answer.headers().iter().map(|(name, value)| (name.to_string(), value.to_str().unwrap().to_owned())).collect();
         let status = answer.status().as_u16();
@@ -259,23 +260,25 @@ fn sources(directory: &std::path::Path, file: &str) -> Sources {
 
 async fn routing(store: &dyn Store, accounts: Accounts) -> Routing {
     let ids = store.ensure_accounts(&[("relay".into(), "smtp".into()), ("sandbox".into(), "sandbox".into())]).await.unwrap();
-    let relay = account(ids[0], "relay", "shop@shop.example.com", &["shop.example.com"]);
-    let sandbox = account(ids[1], "sandbox", "tidings@sandbox.test", &[]);
+    let owner = (accounts == Accounts::Owned).then(|| Owner::new("acme".to_owned()));
+    let relay = account(ids[0], "relay", "shop@shop.example.com", &["shop.example.com"], owner);
+    let sandbox = account(ids[1], "sandbox", "tidings@sandbox.test", &[], None);
     let wanted: Vec<(Class, &'static str)> = Class::ALL.iter().flat_map(|class| [(*class, MAIN_ROUTE), (*class, SANDBOX_ROUTE)]).collect();
     let rows: Vec<_> = wanted.iter().map(|(class, name)| (Channel::Email, *class, (*name).to_owned())).collect();
     let lanes = store.ensure_lanes(&rows).await.unwrap();
     let of = |name| match (name, accounts) {
         (SANDBOX_ROUTE, _) => vec![sandbox.clone()],
-        (_, Accounts::Relay) => vec![relay.clone()],
+        (_, Accounts::Relay | Accounts::Owned) => vec![relay.clone()],
         (_, Accounts::SandboxOnly | Accounts::Nothing) => Vec::new(),
     };
-    let route = |((class, name), lane)| Route { lane, channel: Channel::Email, class, name, accounts: of(name) };
+    let route = |((class, name), lane)| Route { lane, channel: Channel::Email, class, name, accounts: of(name), weights: Vec::new() };
     let routes = wanted.into_iter().zip(lanes).map(route).collect();
-    let accounts_there = if accounts == Accounts::Relay { vec![relay.clone(), sandbox.clone()] } else { vec![sandbox.clone()] };
+    let accounts_there =
+        if matches!(accounts, Accounts::Relay | Accounts::Owned) { vec![relay.clone(), sandbox.clone()] } else { vec![sandbox.clone()] };
     Routing { routes, accounts: accounts_there, sandbox_only: accounts == Accounts::SandboxOnly }
 }
 
-fn account(id: AccountId, name: &str, from: &str, sends_as: &[&str]) -> Arc<Account> {
+fn account(id: AccountId, name: &str, from: &str, sends_as: &[&str], owner: Option<Owner>) -> Arc<Account> {
     Arc::new(Account {
         id,
         name: name.to_owned(),
@@ -284,6 +287,7 @@ fn account(id: AccountId, name: &str, from: &str, sends_as: &[&str]) -> Arc<Acco
         built_from: [0; 32],
         from: Some(from.parse().unwrap()),
         sends_as: sends_as.iter().map(|domain| (*domain).to_owned()).collect(),
+        owner,
         is_on: true,
         concurrency: 1,
         rate: None,

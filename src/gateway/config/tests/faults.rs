@@ -11,7 +11,11 @@ fn a_variable_of_the_wrong_type_says_what_was_expected_and_not_what_stands_there
         ("SERVER__LINGER", "server.linger", "a duration such as \"500ms\", \"90s\", \"10m\", \"24h\" or \"7d\""),
         ("SERVER__BIND", "server.bind", "an address and a port such as \"127.0.0.1:8080\" or \"[::]:8080\""),
         ("LIMITS__BODY", "limits.body", "a size such as \"500KiB\" or \"10MiB\""),
-        ("ROUTES__EMAIL__BULK", "routes.email.bulk", "a list of texts such as [\"a\", \"b\"]"),
+        (
+            "ROUTES__EMAIL__BULK",
+            "routes.email.bulk",
+            "a list of accounts such as [\"a\", \"b\"] or [{ account = \"a\", weight = 9 }, { account = \"b\", weight = 1 }]",
+        ),
         ("SERVER", "server", "a table"),
         ("ACCOUNTS__RELAY__RATE", "accounts.relay.rate", "a rate such as \"14/s\""),
         ("SECRETS__MASTER", "secrets.master", "32 bytes in base64, such as `openssl rand -base64 32` makes"),
@@ -76,7 +80,10 @@ fn a_wrong_type_in_the_file_is_found_with_its_line() {
             "[categories.a]\non_key_reuse = \"last\"",
             "categories.a.on_key_reuse (tidings.toml line 2): expected \"refuse\" or \"first_wins\"",
         ),
-        ("[server]\nroles = []", "server.roles (tidings.toml line 2): a process needs at least one role; leave the setting out for all of them"),
+        (
+            "[server]\nroles = []",
+            "server.roles (tidings.toml line 2): a process needs at least one role; leave the setting out for all of them",
+        ),
         (
             "[server]\nroles = [\"intake\", \"worker\"]",
             "server.roles (tidings.toml line 2): expected \"intake\" or \"workers\" or \"webhooks\" or \"sweeps\"",
@@ -132,6 +139,34 @@ fn what_contradicts_something_else_is_refused() {
         (
             "[routes.email]\nbulk = []\n",
             "routes.email.bulk (tidings.toml line 5): an empty list carries nothing; leave the setting out to use every account",
+        ),
+        (
+            "[routes.email]\nbulk = [{ account = \"relay\", weight = 0 }]\n",
+            "routes.email.bulk.weight (tidings.toml line 5): expected a whole number from 1 to 1000",
+        ),
+        (
+            "[routes.email]\nbulk = [{ account = \"rely\", weight = 1 }]\n",
+            "routes.email.bulk.account (tidings.toml line 5): there is no account \"rely\"; did you mean \"relay\"?",
+        ),
+        (
+            "[routes.email]\nbulk = [{ account = \"relay\", weight = 1 }, { account = \"relay\", weight = 2 }]\n",
+            "routes.email.bulk.account (tidings.toml line 5): account \"relay\" is named twice",
+        ),
+        (
+            "[routes.email]\nbulk = [{ account = \"relay\" }]\n",
+            "routes.email.bulk (tidings.toml line 5): routes.email.bulk.weight is missing: expected a list of accounts such as [\"a\", \"b\"] or [{ account = \"a\", weight = 9 }, { account = \"b\", weight = 1 }]",
+        ),
+        (
+            "[routes.email]\nbulk = [{ account = \"relay\", weight = 1, share = 2 }]\n",
+            "routes.email.bulk.share (tidings.toml line 5): unknown setting; known here: account, weight",
+        ),
+        (
+            "[accounts.b]\nkind = \"smtp\"\nhost = \"h\"\n[routes.email]\nbulk = [\"b\", { account = \"relay\", weight = 1 }]\n",
+            "routes.email.bulk.account (tidings.toml line 8): accounts with a weight stand before those without, which are tried when all of them have failed",
+        ),
+        (
+            "tenant = \"Acme\"\n",
+            "accounts.relay.tenant (tidings.toml line 4): expected the name of a tenant: 1 to 40 characters of [a-z0-9-]",
         ),
         (
             "sends_as = []\n",

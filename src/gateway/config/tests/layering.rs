@@ -94,7 +94,7 @@ fn the_type_of_the_setting_decides_how_a_variable_is_read() {
         .variable("TIDINGS__AMBIGUITY__TRANSACTIONAL__POLICY", "{ sms = \"resend\" }");
     let settings = given.load();
     assert_eq!((settings.store.statement_cache, settings.store.max_connections, settings.server.grace), (false, 10, seconds(30)));
-    assert_eq!(settings.route(Class::Bulk), ["relay"]);
+    assert_eq!(named(&settings, Class::Bulk), ["relay"]);
     assert_eq!(settings.accounts[0].sends_as, ["example.com", "ada@example.com"]);
     let (bulk, transactional) = (settings.rules().bulk.ambiguity, settings.rules().transactional.ambiguity);
     assert_eq!((bulk.email, bulk.sms, bulk.push), (OnAmbiguous::Resend, OnAmbiguous::Resend, OnAmbiguous::Resend));

@@ -8,9 +8,31 @@ use super::*;
 fn accounts_keep_the_order_of_the_file_and_routes_may_say_otherwise() {
     let account = |name: &str| format!("[accounts.{name}]\nkind = \"smtp\"\nhost = \"h\"\n");
     let file = account("zebra") + &account("ant");
-    assert_eq!(Given::file(&file).load().route(Class::Bulk), ["zebra", "ant"]);
+    assert_eq!(named(&Given::file(&file).load(), Class::Bulk), ["zebra", "ant"]);
     let settings = Given::file(&(file + "[routes.email]\ndefault = [\"ant\"]\ncritical = [\"ant\", \"zebra\"]\n")).load();
-    assert_eq!((settings.route(Class::Critical), settings.route(Class::Bulk)), (vec!["ant".into(), "zebra".into()], vec!["ant".into()]));
+    let routes = (named(&settings, Class::Critical), named(&settings, Class::Bulk));
+    assert_eq!(routes, (vec!["ant".into(), "zebra".into()], vec!["ant".into()]));
+    assert_eq!(settings.shares(), []);
+}
+
+#[test]
+fn accounts_of_a_route_may_have_weights_and_others_stand_behind_them() {
+    let spare = "[accounts.b]\nkind = \"smtp\"\nhost = \"h\"\n[accounts.c]\nkind = \"smtp\"\nhost = \"h\"\n";
+    let routes =
+        "[routes.email]\ndefault = [\"b\", \"c\"]\nbulk = [{ account = \"relay\", weight = 9 }, { account = \"b\", weight = 1 }, \"c\"]\n";
+    let given = Given::file(&format!("{RELAY}{spare}{routes}")).variable("NAME", "c");
+    let settings = given.load();
+    assert_eq!(named(&settings, Class::Bulk), ["relay", "b", "c"]);
+    let weights = |class| settings.route(class).into_iter().map(|entry| entry.weight).collect::<Vec<_>>();
+    assert_eq!((weights(Class::Bulk), weights(Class::Critical)), (vec![Some(9), Some(1), None], vec![None, None]));
+    let shares: Vec<String> = settings.shares().iter().map(ToString::to_string).collect();
+    assert_eq!(shares, ["routes.email.bulk: relay 90.0%, b 10.0%, then c"]);
+    assert_eq!(check(&settings), []);
+    // As a variable, and with a name that stands elsewhere.
+    let of_variable = given.variable("TIDINGS__ROUTES__EMAIL__BULK", "[{ account = 'b', weight = 1000 }, { env = 'NAME' }]").load();
+    assert_eq!((named(&of_variable, Class::Bulk), of_variable.route(Class::Bulk)[0].weight), (vec!["b".into(), "c".into()], Some(1_000)));
+    assert_eq!(of_variable.difference(&settings).changed, ["routes.email.bulk", "routes.email.bulk.account", "routes.email.bulk.weight"]);
+    assert_ne!(of_variable.digest(), settings.digest());
 }
 
 #[test]
