@@ -83,7 +83,7 @@ mod tests {
     }
 
     fn numbers(route: &[Member], id: DeliveryId, may: impl Fn(AccountId) -> bool) -> Vec<i32> {
-        order(route, id, may).iter().map(|account| i32::try_from(account.0).unwrap()).collect()
+        order(route, id, may).iter().map(|account| account.0).collect()
     }
 
     /// How many of 10,000 deliveries begin at each account.
