@@ -15,6 +15,7 @@ mod completing;
 mod durability;
 mod error;
 mod feed;
+mod files;
 mod finish;
 mod gauges;
 mod keeping;

@@ -1,8 +1,6 @@
 //! Opening the file with the settings that durability rests on, and bringing its schema up to this binary's.
 //! The schema itself is the migrations.
 
-use std::fs::{File, OpenOptions, TryLockError};
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -14,6 +12,7 @@ use sqlx::{AssertSqlSafe, ConnectOptions, Connection, query, query_scalar};
 use tidings_core::store::{STATEMENT_LIMIT, StoreError};
 
 use crate::error::{OpenError, store_error};
+use crate::files::{beside, lock, narrow, private};
 use crate::writer::Writer;
 
 /// Readers beside the writer.
@@ -27,6 +26,7 @@ static MIGRATIONS: Migrator = sqlx::migrate!();
 pub(crate) async fn open(path: &Path) -> Result<(Writer, SqlitePool), OpenError> {
     let lock = lock(path)?;
     private(path)?;
+    narrow(path);
     let database = |err: sqlx::Error| OpenError::Database { path: path.to_owned(), source: err.into() };
     let connection = writer_options(path).connect().await.map_err(database)?;
     let readers =
@@ -54,33 +54,6 @@ fn writer_options(path: &Path) -> SqliteConnectOptions {
         // The log is kept grown: giving its space back after each checkpoint would cost every commit.
         .pragma("journal_size_limit", "-1")
         .pragma("wal_autocheckpoint", "16000")
-}
-
-/// Makes the directory where there is none and locks the file beside the database for as long as the process lives.
-fn lock(path: &Path) -> Result<File, OpenError> {
-    if let Some(directory) = path.parent().filter(|directory| !directory.as_os_str().is_empty()) {
-        std::fs::create_dir_all(directory).map_err(|source| OpenError::Directory { path: directory.to_owned(), source })?;
-    }
-    let path = beside(path, ".lock");
-    let file = private(&path)?;
-    match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => Err(OpenError::InUse { path }),
-        Err(TryLockError::Error(source)) => Err(OpenError::File { path, source }),
-    }
-}
-
-/// Opens a file, and makes an empty one for its owner alone where there is none: it holds what is sent to whom and, until it is
-/// moved out, the master secret. SQLite gives its log the permissions of the database.
-fn private(path: &Path) -> Result<File, OpenError> {
-    let opened = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path);
-    opened.map_err(|source| OpenError::File { path: path.to_owned(), source })
-}
-
-fn beside(path: &Path, ending: &str) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(ending);
-    name.into()
 }
 
 /// `SQLite in ./data`.

@@ -1,5 +1,6 @@
 //! Opening: one process, clear errors with the path, a copy before an old database changes.
 
+use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
@@ -118,6 +119,36 @@ async fn what_is_made_can_be_read_by_its_owner_alone() {
     }
     for ending in ["", "-wal", ".before-1"] {
         assert!(names.contains(&format!("{FILE_NAME}{ending}")), "{names:?}");
+    }
+}
+
+/// Versions before that left the mode to the umask.
+#[tokio::test]
+async fn what_an_older_version_left_to_others_is_taken_from_them() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join(FILE_NAME);
+    let store = SqliteStore::open(&path).await.unwrap();
+    store.migrate().await.unwrap();
+    store.settle_setting("master", b"secret").await.unwrap();
+    store.close().await;
+    let file = |ending: &str| directory.path().join(format!("{FILE_NAME}{ending}"));
+    let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    // A log with nothing in it, a copy, and files of somebody else.
+    for ending in ["-wal", ".before-3", ".before-noon", ".sql", ""] {
+        std::fs::OpenOptions::new().create(true).append(true).open(file(ending)).unwrap();
+        std::fs::set_permissions(file(ending), Permissions::from_mode(0o644)).unwrap();
+    }
+    std::fs::set_permissions(file(".lock"), Permissions::from_mode(0o664)).unwrap();
+    // One that cannot be narrowed is no reason to refuse the start.
+    std::os::unix::fs::symlink("/proc/self/stat", file(".before-4")).unwrap();
+
+    let store = SqliteStore::open(&path).await.unwrap();
+    assert_eq!(store.setting("master").await.unwrap().as_deref(), Some(&b"secret"[..]));
+    for ending in ["", "-wal", ".lock", ".before-3"] {
+        assert_eq!(mode(&file(ending)), 0o600, "{ending:?}");
+    }
+    for ending in [".before-noon", ".sql"] {
+        assert_eq!(mode(&file(ending)), 0o644, "{ending:?}");
     }
 }
 
