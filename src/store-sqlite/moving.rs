@@ -18,6 +18,9 @@ use crate::rows::number;
 use crate::schema;
 use crate::writer::Writer;
 
+/// Rows of one statement: with the columns of the widest table far below SQLite's 32,766 arguments.
+const GROUP: usize = 50;
+
 pub(crate) async fn unfreeze(connection: &mut SqliteConnection) -> Result<bool, StoreError> {
     let done = query!("DELETE FROM settings WHERE key = ?1", FROZEN).execute(connection).await.map_err(commit_error)?;
     Ok(done.rows_affected() > 0)
@@ -154,23 +157,33 @@ impl Positions {
     }
 }
 
+/// Writes a chunk in groups of a fixed size, so that a table needs one statement, and what is left over by another.
 async fn write(connection: &mut SqliteConnection, table: &'static Table, rows: Vec<Row>) -> Result<(), StoreError> {
-    let columns: Vec<String> = table.columns.iter().map(|column| format!("\"{}\"", own(table, column.name))).collect();
-    let places = vec!["?"; columns.len()].join(", ");
-    let sql = format!("INSERT INTO {} ({}) VALUES ({places})", table.name, columns.join(", "));
-    for row in rows {
-        let arguments = arguments(table, row)?;
-        sqlx::query_with(AssertSqlSafe(sql.as_str()), arguments).execute(&mut *connection).await.map_err(store_error)?;
+    let mut rows = rows.into_iter();
+    while !rows.as_slice().is_empty() {
+        let group = rows.len().min(GROUP);
+        let mut arguments = SqliteArguments::default();
+        for row in rows.by_ref().take(group) {
+            add(&mut arguments, table, row)?;
+        }
+        let statement = sqlx::query_with(AssertSqlSafe(insert(table, group)), arguments).persistent(group == GROUP);
+        statement.execute(&mut *connection).await.map_err(store_error)?;
     }
     Ok(())
 }
 
-fn arguments(table: &Table, mut row: Row) -> Result<SqliteArguments, StoreError> {
+/// The statement that writes so many rows.
+fn insert(table: &Table, rows: usize) -> String {
+    let columns: Vec<String> = table.columns.iter().map(|column| format!("\"{}\"", own(table, column.name))).collect();
+    let places = format!("({})", vec!["?"; columns.len()].join(", "));
+    format!("INSERT INTO {} ({}) VALUES {}", table.name, columns.join(", "), vec![places; rows].join(", "))
+}
+
+fn add(arguments: &mut SqliteArguments, table: &Table, mut row: Row) -> Result<(), StoreError> {
     if let (Some(holds), Some(expires)) = (table.place("holds_key"), table.place("expires_at")) {
         // When the key went on to another one is told nowhere else; that it did is what counts.
         row[holds] = if row[holds] == Value::Int(1) { Value::Null } else { row[expires].clone() };
     }
-    let mut arguments = SqliteArguments::default();
     for (column, value) in table.columns.iter().zip(row) {
         let added = match value {
             Value::Null => arguments.add(None::<i64>),
@@ -184,7 +197,7 @@ fn arguments(table: &Table, mut row: Row) -> Result<SqliteArguments, StoreError>
         };
         added.map_err(StoreError::Refused)?;
     }
-    Ok(arguments)
+    Ok(())
 }
 
 /// What follows from all rows together.
