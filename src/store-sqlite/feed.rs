@@ -9,9 +9,11 @@ use tidings_core::delivery::Flags;
 use tidings_core::ids::{AccountId, DeliveryId};
 use tidings_core::store::{EventSubject, FeedPage, FeedPosition, FeedQuery, StoreError, StoredEvent};
 use tidings_core::time::Timestamp;
+use tidings_core::words::Mode;
 use uuid::Uuid;
 
 use crate::error::store_error;
+use crate::moved_feed;
 use crate::rows::{Hex, json, number, word};
 
 /// Events that one page looks at, most of which a filter may leave out.
@@ -32,24 +34,35 @@ pub(crate) async fn feed(readers: &SqlitePool, asked: &FeedQuery) -> Result<Opti
     Ok(Some(page))
 }
 
+/// Where a reader stands: as far as it has read of every stream that it asks for. None where some of one was purged unread.
+async fn stands(connection: &mut SqliteConnection, asked: &FeedQuery, after: FeedPosition) -> Result<Option<i64>, StoreError> {
+    let own = (asked.tenant.0, asked.mode.as_i16());
+    let installation = asked.with_installation.then_some((0, Mode::Live.as_i16()));
+    let mut here = i64::MIN;
+    for (tenant, mode) in [Some(own), installation].into_iter().flatten() {
+        let floor = query!("SELECT pos, n FROM feed_floors WHERE tenant_id = ?1 AND mode = ?2", tenant, mode);
+        let floor = floor.fetch_optional(&mut *connection).await.map_err(store_error)?;
+        let floor = floor.map(|row| Ok(FeedPosition { pos: row.pos, n: number(row.n)? })).transpose()?;
+        match moved_feed::place(connection, (tenant, mode), after, floor).await? {
+            // Places rise with positions through all streams: what one has read up to there, it has read of the others too.
+            Some(place) => here = here.max(place),
+            None => return Ok(None),
+        }
+    }
+    Ok(Some(here))
+}
+
 /// The events of a page, without what the record says of them.
 async fn page(connection: &mut SqliteConnection, asked: &FeedQuery) -> Result<Option<FeedPage>, StoreError> {
-    let (tenant, mode) = (asked.tenant.0, asked.mode.as_i16());
-    let installation = asked.with_installation;
-    let floor = query_scalar!(
-        r#"SELECT max(pos) AS "pos?: i64" FROM feed_floors WHERE (tenant_id = ?1 AND mode = ?2) OR (?3 AND tenant_id = 0 AND mode = 0)"#,
-        tenant,
-        mode,
-        installation
-    );
-    let floor = floor.fetch_one(&mut *connection).await.map_err(store_error)?;
-    if let (Some(after), Some(floor)) = (asked.after, floor)
-        && after.pos < floor
-    {
-        return Ok(None);
-    }
+    let (tenant, mode, installation) = (asked.tenant.0, asked.mode.as_i16(), asked.with_installation);
+    let after = match asked.after {
+        None => i64::MIN,
+        Some(after) => match stands(connection, asked, after).await? {
+            Some(here) => here,
+            None => return Ok(None),
+        },
+    };
     let end = end(connection).await?;
-    let after = asked.after.map_or(i64::MIN, |after| after.pos);
     let scanned = query!(
         r#"SELECT count(*) AS "count!: i64", max(pos) AS "last?: i64"
            FROM (SELECT pos FROM (SELECT pos FROM events WHERE tenant_id = ?1 AND mode = ?2 AND pos > ?3 AND pos <= ?4 ORDER BY pos LIMIT ?5)
@@ -68,7 +81,7 @@ async fn page(connection: &mut SqliteConnection, asked: &FeedQuery) -> Result<Op
     let up_to = scanned.last.unwrap_or(end.pos);
     let types = json(&asked.types.iter().map(|kind| kind.as_str()).collect::<Vec<_>>());
     let rows = query!(
-        r#"SELECT pos AS "pos!", n AS "n!", at AS "at!", delivery_id AS "delivery_id!: Uuid", version AS "version!", type AS "kind!",
+        r#"SELECT pos AS "pos!", at AS "at!", delivery_id AS "delivery_id!: Uuid", version AS "version!", type AS "kind!",
             previous_state AS "previous_state?: String", state AS "state!", reason AS "reason?: String", certainty AS "certainty!",
             account_id AS "account_id?: i64", generation AS "generation!", attempt_count AS "attempt_count!", flags AS "flags!",
             bounce_class AS "bounce_class?: String", smtp_code AS "smtp_code?: i64", enhanced_code AS "enhanced_code?: String",
@@ -92,7 +105,7 @@ async fn page(connection: &mut SqliteConnection, asked: &FeedQuery) -> Result<Op
     let mut events = Vec::with_capacity(rows.len());
     for row in rows {
         events.push(StoredEvent {
-            position: FeedPosition { pos: row.pos, n: number(row.n)? },
+            position: FeedPosition { pos: row.pos, n: 0 },
             at: Timestamp::from_micros(row.at),
             delivery: DeliveryId::from_uuid(row.delivery_id),
             version: number(row.version)?,
@@ -115,7 +128,7 @@ async fn page(connection: &mut SqliteConnection, asked: &FeedQuery) -> Result<Op
     }
     let next = match events.last() {
         Some(last) if is_full => last.position,
-        _ if is_all => asked.after.map_or(end, |after| after.max(end)),
+        _ if is_all => FeedPosition { pos: after.max(end.pos), n: i32::MAX },
         _ => FeedPosition { pos: up_to, n: i32::MAX },
     };
     Ok(Some(FeedPage { events, next, is_end: is_all && !is_full }))

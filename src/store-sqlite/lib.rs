@@ -22,6 +22,7 @@ mod keeping;
 mod listing;
 mod log;
 mod many;
+mod moved_feed;
 mod moving;
 mod operational;
 mod order;

@@ -8,12 +8,13 @@ use futures_util::TryStreamExt as _;
 use sqlx::sqlite::{SqliteArguments, SqliteConnection, SqlitePool, SqliteRow};
 use sqlx::{Arguments as _, AssertSqlSafe, Row as _, query, query_scalar};
 use tidings_core::ids::{InstanceId, NotificationId};
-use tidings_core::moving::{Chunk, FEED_LEAP, FROZEN, Header, Kind, Row, TABLES, Table, Value};
+use tidings_core::moving::{Chunk, FROZEN, Header, Kind, Row, TABLES, Table, Value};
 use tidings_core::store::{ExportError, ImportError, Origin, Owned, Sink, Source, StoreError};
 use tidings_core::time::Timestamp;
 use uuid::Uuid;
 
 use crate::error::{commit_error, store_error};
+use crate::moved_feed::Moved;
 use crate::rows::number;
 use crate::schema;
 use crate::writer::Writer;
@@ -55,6 +56,8 @@ fn own(table: &Table, column: &'static str) -> &'static str {
 fn select(table: &Table) -> String {
     let read = |column: &'static str| match (table.name, column) {
         ("notifications", "holds_key") => "key_freed IS NULL".to_owned(),
+        // Positions are enough to tell events apart; what stands there is about a store before this one.
+        ("events", "n") => "0".to_owned(),
         _ => format!("\"{}\"", own(table, column)),
     };
     let columns: Vec<String> = table.columns.iter().map(|column| read(column.name)).collect();
@@ -132,29 +135,14 @@ async fn import_in(connection: &mut SqliteConnection, source: &mut dyn Source) -
     if !found.is_empty() {
         return Err(ImportError::NotEmpty(found));
     }
-    let mut positions = Positions(0);
+    let mut feed = Moved::behind(source.header().feed_end);
     while let Some((table, mut rows)) = source.next().await? {
         if table.name == "events" {
-            positions.give(table, &mut rows);
+            feed.give(table, &mut rows);
         }
         write(connection, table, rows).await.map_err(|source| ImportError::Rows { table: table.name, source })?;
     }
-    Ok(complete(connection, source.header(), &positions).await?)
-}
-
-/// Positions are unique here, while events of one transaction share theirs on PostgreSQL: then the later ones of it, and who
-/// is in their way, move up. What lay behind a reader's place before may lie before it then, never the other way round.
-struct Positions(i64);
-
-impl Positions {
-    fn give(&mut self, table: &Table, rows: &mut [Row]) {
-        let (Some(pos), Some(n)) = (table.place("pos"), table.place("n")) else { return };
-        for row in rows {
-            let Value::Int(given) = row[pos] else { continue };
-            self.0 = given.max(self.0 + 1);
-            (row[pos], row[n]) = (Value::Int(self.0), Value::Int(0));
-        }
-    }
+    Ok(complete(connection, source.header(), &feed).await?)
 }
 
 /// Writes a chunk in groups of a fixed size, so that a table needs one statement, and what is left over by another.
@@ -201,13 +189,11 @@ fn add(arguments: &mut SqliteArguments, table: &Table, mut row: Row) -> Result<(
 }
 
 /// What follows from all rows together.
-async fn complete(connection: &mut SqliteConnection, header: &Header, positions: &Positions) -> Result<(), StoreError> {
+async fn complete(connection: &mut SqliteConnection, header: &Header, feed: &Moved) -> Result<(), StoreError> {
     let frozen = header.frozen_at.as_micros();
     query!("UPDATE queue SET lease_expires_at = ?1 WHERE lease_expires_at > ?1", frozen)
         .execute(&mut *connection)
         .await
         .map_err(store_error)?;
-    let last = positions.0.max(header.feed_end).saturating_add(FEED_LEAP);
-    query!("DELETE FROM sqlite_sequence WHERE name = 'events'").execute(&mut *connection).await.map_err(store_error)?;
-    query!("INSERT INTO sqlite_sequence (name, seq) VALUES ('events', ?1)", last).execute(connection).await.map(|_| ()).map_err(store_error)
+    feed.note(connection).await
 }

@@ -95,7 +95,7 @@ impl Value {
 pub type Row = Vec<Value>;
 
 /// Settings that stay where they are: the secret itself, and what belongs to a database rather than to an installation.
-pub const SETTINGS_LEFT: &[&str] = &["master_secret", "feed_base", "feed_home", "schema_requires", FROZEN];
+pub const SETTINGS_LEFT: &[&str] = &["master_secret", "feed_base", "feed_home", "feed_moved", "schema_requires", FROZEN];
 
 /// The setting that says since when a store takes nothing and sends nothing, in microseconds as eight bytes.
 pub const FROZEN: &str = "frozen";
