@@ -291,32 +291,32 @@ pub(crate) async fn purge_events(store: &PostgresStore, told_before: Timestamp) 
 pub(crate) async fn purge_rest(store: &PostgresStore, keep: &Retention, now: Timestamp) -> Result<u64, StoreError> {
     let mut conn = store.connection().await?;
     let mut purged = 0;
+    // What goes is an array: joined to it, the tables would be read from one end to the other.
     let messages = sqlx::query!(
-        "DELETE FROM sandbox_messages WHERE id IN
-            (SELECT id FROM sandbox_messages WHERE id < $1 ORDER BY id LIMIT $2 FOR UPDATE SKIP LOCKED)",
+        "DELETE FROM sandbox_messages WHERE id = ANY(ARRAY(
+            SELECT id FROM sandbox_messages WHERE id < $1 ORDER BY id LIMIT $2 FOR UPDATE SKIP LOCKED))",
         NotificationId::first_at(now.minus(keep.content)),
         CHUNK,
     );
     purged += messages.execute(&mut *conn).await.map_err(committing)?.rows_affected();
     // In the order of time, as they were written.
     let entries = sqlx::query!(
-        "DELETE FROM audit_log WHERE id IN (SELECT id FROM audit_log ORDER BY id LIMIT $2) AND at < $1",
+        "DELETE FROM audit_log WHERE id = ANY(ARRAY(SELECT id FROM audit_log ORDER BY id LIMIT $2)) AND at < $1",
         At(now.minus(AUDIT_KEPT)) as _,
         CHUNK,
     );
     purged += entries.execute(&mut *conn).await.map_err(committing)?.rows_affected();
     let suppressions = sqlx::query!(
-        "DELETE FROM suppressions WHERE id IN
-            (SELECT id FROM suppressions WHERE expires_at < $1 ORDER BY expires_at LIMIT $2 FOR UPDATE SKIP LOCKED)",
+        "DELETE FROM suppressions WHERE id = ANY(ARRAY(
+            SELECT id FROM suppressions WHERE expires_at < $1 ORDER BY expires_at LIMIT $2 FOR UPDATE SKIP LOCKED))",
         At(now.minus(keep.metadata)) as _,
         CHUNK,
     );
     purged += suppressions.execute(&mut *conn).await.map_err(committing)?.rows_affected();
     let lines = sqlx::query!(
-        "DELETE FROM ordering_lanes o USING (
-            SELECT tenant_id, mode, channel, ordering_key FROM ordering_lanes
-            WHERE head IS NULL AND (head_since < $1 OR head_since IS NULL) LIMIT $2 FOR UPDATE SKIP LOCKED) x
-         WHERE (o.tenant_id, o.mode, o.channel, o.ordering_key) = (x.tenant_id, x.mode, x.channel, x.ordering_key)",
+        "DELETE FROM ordering_lanes WHERE ctid = ANY(
+            ARRAY(SELECT ctid FROM ordering_lanes WHERE head IS NULL AND head_since < $1 ORDER BY head_since LIMIT $2 FOR UPDATE SKIP LOCKED)
+            || ARRAY(SELECT ctid FROM ordering_lanes WHERE head IS NULL AND head_since IS NULL LIMIT $2 FOR UPDATE SKIP LOCKED))",
         At(now.minus(IDLE_LINES_KEPT)) as _,
         CHUNK,
     );

@@ -67,6 +67,15 @@ const DUE_ROWS: Hot = (
     "{lane}, '{1,2,3}', '-infinity', {now}, 1::smallint, 8, 50, '{}', '{digest}', 32767::smallint",
 );
 
+/// What an hourly run looks at beside the records. A process has one line in `instances`, and a job one an hour in
+/// `sweep_runs`: those are read from one end to the other.
+const SMALL_PURGES: &[Hot] = &[
+    ("purge: sandbox", "FROM sandbox_messages WHERE id < $1", "{old}, 100"),
+    ("purge: audit log", "DELETE FROM audit_log WHERE id = ANY", "{long_ago}, 100"),
+    ("purge: suppressions", "DELETE FROM suppressions WHERE id = ANY", "{long_ago}, 100"),
+    ("purge: lines", "DELETE FROM ordering_lanes WHERE ctid", "{long_ago}, 100"),
+];
+
 /// How the sessions are set up that run them.
 const KEPT_PLANS: &str = "SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off; SET enable_bitmapscan = off; \
      SET enable_hashjoin = off; SET enable_mergejoin = off";
@@ -125,6 +134,38 @@ async fn plans_that_are_kept_enter_each_table_by_a_condition() {
                 assert!(!grows || next.starts_with("Index Cond"), "{stage}, {name}: {line}\n{plan}");
                 // By the tenant alone would be by all that it ever sent.
                 assert!(!scanned.starts_with("notifications") || next.contains("(id = "), "{stage}, {name}: {line}\n{plan}");
+            }
+        }
+    }
+}
+
+/// With nothing due as with much of it, in sessions that plan anew and in those that keep their plans.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_smaller_purges_enter_by_an_index() {
+    let Some((world, database)) = world(1).await else { return };
+    for fill in [
+        "INSERT INTO sandbox_messages (id, tenant_id, mode, received_at, channel, notification_id, delivery_id, generation, idempotency_key, envelope_to, body)
+            SELECT md5(n::text)::uuid, 1, 1, now(), 'email', md5(n::text)::uuid, md5(n::text)::uuid, 1, 'a', '{}', '' FROM generate_series(1, 5000) n",
+        "INSERT INTO audit_log (at, actor, action, subject) SELECT now() - n * interval '1 hour', 'a', 'b', 'c' FROM generate_series(1, 20000) n",
+        "INSERT INTO suppressions (id, tenant_id, mode, channel, address_digest, reason, scope, source, created_at, expires_at)
+            SELECT gen_random_uuid(), 1, 0, 'email', decode(md5(n::text), 'hex'), 'manual', 'all', 'api', 'epoch',
+                CASE WHEN n % 3 = 0 THEN now() + n * interval '1 hour' END FROM generate_series(1, 20000) n",
+        "INSERT INTO ordering_lanes (tenant_id, mode, channel, ordering_key, next_seq, head, head_since)
+            SELECT 1, 0, 'email', n, 1, CASE WHEN n % 2 = 0 THEN gen_random_uuid() END, now() - n * interval '1 minute' FROM generate_series(1, 20000) n",
+        "ANALYZE",
+    ] {
+        world.sql(fill).await;
+    }
+    for (when, old) in
+        [("'1999-01-01'", "'00000001-0000-7000-8000-000000000000'"), ("'2999-01-01'", "'ffffffff-0000-7000-8000-000000000000'")]
+    {
+        for kept in ["force_custom_plan", "force_generic_plan"] {
+            let mut session = database.session().await;
+            sqlx::raw_sql(AssertSqlSafe(format!("SET jit = off; SET plan_cache_mode = {kept}"))).execute(&mut session).await.unwrap();
+            let arguments = BTreeMap::from([("long_ago", when.to_owned()), ("old", old.to_owned())]);
+            for (name, words, list) in SMALL_PURGES {
+                let plan = plan(&mut session, &query_with(words), &fill_in(list, &arguments)).await;
+                assert!(!plan.contains("Seq Scan on"), "{name}, before {when}, {kept}:\n{plan}");
             }
         }
     }

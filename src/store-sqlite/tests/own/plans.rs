@@ -47,6 +47,12 @@ const HOT: &[(&str, &str)] = &[
     ("purge: audit log", "DELETE FROM audit_log"),
     ("purge: suppressions", "DELETE FROM suppressions WHERE id IN"),
     ("purge: lines", "DELETE FROM ordering_lanes"),
+    ("purge: events that are old", "FROM (SELECT pos, at FROM events WHERE pos > 0"),
+    ("purge: floors of readers", "INSERT INTO feed_floors"),
+    ("purge: events", "DELETE FROM events"),
+    ("purge: instances", "DELETE FROM instances"),
+    ("purge: runs", "DELETE FROM sweep_runs"),
+    ("a reader of before", "pos > ?3 AND pos <= ?4\n               ORDER BY pos LIMIT 1"),
 ];
 
 #[tokio::test]
