@@ -49,6 +49,8 @@ pub(crate) async fn accept(
     for item in items {
         results.push(match outcome(item, &taken, &holders) {
             Ok(Accepted::KeyHeld(holder)) if may_be_free(holder.id, now) => key_expiry::take_over(store, item, holder, patience, now).await,
+            // Its time was over, so the key is this one's (S-010).
+            Ok(Accepted::InProgress) => key_expiry::take_purged(store, item, patience, now).await,
             other => other,
         });
     }
@@ -95,7 +97,7 @@ fn outcome(
     }
     let holders = holders.as_ref().map_err(crate::error::again)?;
     let key = (item.tenant, item.mode, item.idempotency_key.clone());
-    // A holder that is gone again was purged at this very moment: the caller asks once more.
+    // A holder that is gone again was purged at this very moment.
     Ok(holders.get(&key).cloned().map_or(Accepted::InProgress, Accepted::KeyHeld))
 }
 

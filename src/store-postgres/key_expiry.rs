@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use sqlx::{Connection, PgConnection};
+use sqlx::{Connection, PgConnection, Postgres, Transaction};
 use tidings_core::ids::NotificationId;
 use tidings_core::key_expiry::key_is_free;
 use tidings_core::store::{Accepted, KeyHolder, NewNotification, StoreError};
@@ -27,15 +27,38 @@ pub(crate) async fn take_over(
     let mut conn = store.connection().await?;
     let mut tx = conn.begin().await.map_err(before)?;
     if !remove_holder(&mut tx, item, holder.id).await? {
-        // Somebody was quicker: the key has another holder now.
+        // Somebody was quicker: the key has another holder now, or none where it was purged at this moment.
         let now_held = holders(&mut tx, &[item]).await?;
-        return Ok(now_held.into_values().next().map_or(Accepted::InProgress, Accepted::KeyHeld));
-    }
-    if !key_is_free(settled(&mut tx, holder.id).await?, now) {
+        if let Some(holder) = now_held.into_values().next() {
+            return Ok(Accepted::KeyHeld(holder));
+        }
+    } else if !key_is_free(settled(&mut tx, holder.id).await?, now) {
         return Ok(Accepted::KeyHeld(holder));
     }
+    insert_last(tx, item, patience, now).await
+}
+
+/// Accepts `item`, which was turned away, where the holder of its key was purged before it could be read.
+pub(crate) async fn take_purged(
+    store: &PostgresStore,
+    item: &Arc<NewNotification>,
+    patience: Duration,
+    now: Timestamp,
+) -> Result<Accepted, StoreError> {
+    let mut conn = store.connection().await?;
+    insert_last(conn.begin().await.map_err(before)?, item, patience, now).await
+}
+
+/// Inserts and commits; who comes in between has the key.
+async fn insert_last(
+    mut tx: Transaction<'_, Postgres>,
+    item: &Arc<NewNotification>,
+    patience: Duration,
+    now: Timestamp,
+) -> Result<Accepted, StoreError> {
     if insert_keyed(&mut tx, std::slice::from_ref(item), patience, now).await?.is_empty() {
-        return Ok(Accepted::InProgress);
+        let holder = holders(&mut tx, &[item]).await?.into_values().next();
+        return Ok(holder.map_or(Accepted::InProgress, Accepted::KeyHeld));
     }
     tx.commit().await.map_err(committing)?;
     Ok(Accepted::Taken)

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use tidings_core::retention::{Kept, Retention};
 use tidings_core::store::{Accepted, NewNotification};
 use tidings_core::time::Timestamp;
 use tidings_core::words::{Class, Mode};
@@ -106,4 +107,26 @@ pub async fn of_those_who_reuse_a_key_at_once_one_wins(world: &World) {
         assert_eq!(world.store.by_key(world.tenant, Mode::Live, &key).await.unwrap().as_ref(), Some(winner));
     }
     assert_eq!(world.count("notifications", "true").await, 10);
+}
+
+/// S-010: whoever uses a key whose time is over has it, whether the purge comes before, after or between.
+pub async fn a_key_that_is_purged_at_this_moment_is_taken(world: &World) {
+    let stores = world.stores();
+    let (purging, taking) = (stores[0].clone(), stores[stores.len() - 1].clone());
+    let (now, keep) = (at(2 + MONTH), Retention::default());
+    for round in 0..20 {
+        let key = format!("order-{round}");
+        let old = settled(world, &key).await;
+        let due = purging.keeping().due(Kept::Destinations, &keep, None, now).await.unwrap().found;
+        let due: Vec<_> = due.into_iter().filter(|found| found.id == old.id).collect();
+        assert_eq!(due.len(), 1);
+        let new = world.email(&key);
+        let (purged, taken) = tokio::join!(
+            purging.keeping().erase(Kept::Destinations, &keep, &due, now),
+            accept_at(&taking, &world.rules, vec![new.clone()], now),
+        );
+
+        assert_eq!((purged.unwrap(), taken[0].as_ref().unwrap()), (1, &Accepted::Taken));
+        assert_eq!(world.store.by_key(world.tenant, Mode::Live, &key).await.unwrap(), Some(new.as_holder()));
+    }
 }

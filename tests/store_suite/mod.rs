@@ -94,6 +94,7 @@ macro_rules! store_suite {
             expiring::the_key_of_an_open_notification_is_never_free,
             expiring::an_expired_key_in_a_batch_hurts_nobody_else,
             expiring::of_those_who_reuse_a_key_at_once_one_wins,
+            expiring::a_key_that_is_purged_at_this_moment_is_taken,
             claiming::a_row_is_claimed_once_by_any_number_of_claimers,
             claiming::a_claimed_row_names_its_owner_account_and_lease,
             claiming::a_row_waits_until_it_is_due,

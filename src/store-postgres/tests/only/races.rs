@@ -203,6 +203,76 @@ async fn one_of_four_processes_wins_a_key() {
     }
 }
 
+/// How many wait for the advisory lock of a test.
+const WAITING: &str = "SELECT count(*) FROM pg_locks WHERE NOT granted AND locktype = 'advisory' \
+    AND database = (SELECT oid FROM pg_database WHERE datname = current_database())";
+/// Who waits for a row, or for the end of whoever has it.
+const WAITING_FOR_ROWS: &str = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() \
+    AND wait_event_type = 'Lock' AND wait_event IN ('transactionid', 'tuple')";
+
+/// S-010: a key whose time is over is the next request's, wherever the purge of its holder stands at that moment: it has
+/// deleted the key and not committed; it has locked it, and the request that wants to take it over waits; or it comes between
+/// the request's insert, which the holder turned away, and its look at who that is.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_key_that_is_purged_at_this_moment_is_taken_at_every_point() {
+    use tidings_core::retention::{Kept, Retention};
+
+    let keep = Retention::default();
+    let now = at(2).plus(keep.destination);
+    for (held, condition, is_purge_held) in [
+        ("UPDATE ON deliveries", "true", true),
+        ("DELETE ON idempotency", "true", true),
+        ("INSERT ON notifications", "NEW.idempotency_key = 'other'", false),
+    ] {
+        let Some((world, database)) = world(2).await else { return };
+        let old = world.dispatched("key", at(1)).await;
+        world.moved(&old, accepted(), at(2)).await;
+        let row = if held.starts_with("DELETE") { "OLD" } else { "NEW" };
+        world
+            .sql(&format!(
+                "CREATE FUNCTION hold() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN \
+                    IF {condition} THEN PERFORM pg_advisory_xact_lock_shared(7); END IF; RETURN {row}; END $$"
+            ))
+            .await;
+        world.sql(&format!("CREATE TRIGGER hold BEFORE {held} FOR EACH ROW EXECUTE FUNCTION hold()")).await;
+        let mut holding = database.session().await;
+        run(&mut holding, "SELECT pg_advisory_lock(7)").await;
+        let until = async |waiting: &'static str| {
+            while database.number(waiting).await == 0 {
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+        };
+        let due = world.store.keeping().due(Kept::Destinations, &keep, None, now).await.unwrap().found;
+        let purging = tokio::spawn({
+            let (store, due) = (world.stores()[1].clone(), due.clone());
+            let held = is_purge_held;
+            async move { if held { Some(store.keeping().erase(Kept::Destinations, &keep, &due, now).await.unwrap()) } else { None } }
+        });
+        if is_purge_held {
+            until(WAITING).await;
+        }
+        let (key, other) = (world.email("key"), world.email("other"));
+        let taking = tokio::spawn({
+            let (store, rules, items) = (world.store.clone(), world.rules.clone(), vec![key.clone(), other]);
+            let batch = WriteBatch { accept: items.into_iter().map(Into::into).collect(), ..WriteBatch::default() };
+            async move { store.commit(&rules, batch, now).await.accept }
+        });
+        if is_purge_held {
+            until(WAITING_FOR_ROWS).await;
+        } else {
+            until(WAITING).await;
+            assert_eq!(world.stores()[1].keeping().erase(Kept::Destinations, &keep, &due, now).await.unwrap(), 1);
+        }
+        run(&mut holding, "SELECT pg_advisory_unlock(7)").await;
+
+        let taken = taking.await.unwrap();
+        assert!(taken.iter().all(|taken| matches!(taken, Ok(Accepted::Taken))), "{held}: {taken:?}");
+        assert_eq!(purging.await.unwrap(), is_purge_held.then_some(1));
+        let holder = world.store.by_key(world.tenant, Mode::Live, "key").await.unwrap();
+        assert_eq!(holder, Some(key.as_holder()), "{held}");
+    }
+}
+
 /// S-206: an event that is written first and committed last is not stepped over: the feed waits for it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_event_that_commits_late_is_not_stepped_over() {
