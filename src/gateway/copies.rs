@@ -61,5 +61,6 @@ fn new_row(app: &App, delivery: &Delivery, address: &EmailAddress) -> NewSuppres
         source: "provider".to_owned(),
         note: None,
         created_at: now,
+        delivery: Some(delivery.id),
     }
 }

@@ -167,14 +167,12 @@ pub fn seal_suppressed(keyring: &Keyring, id: Uuid, address: &EmailAddress) -> V
     seal(keyring, address, &format!("suppression:{}", id.simple()))
 }
 
-/// Opens the address of a suppression; `None` where there is none or it cannot be opened. One that a refusal led to is
-/// sealed as its delivery's.
+/// Opens the address of a suppression; `None` where there is none or it cannot be opened. That of a refused recipient is
+/// sealed as its delivery's, that of a refused copy like one that somebody asked for.
 pub fn open_suppressed(keyring: &Keyring, row: &StoredSuppression) -> Option<EmailAddress> {
     let sealed = row.address.as_deref()?;
-    match row.delivery {
-        Some(delivery) => open_address(keyring, DeliveryId::from_uuid(delivery), sealed).ok().map(|address| address.mailbox.email),
-        None => open(keyring, sealed, &format!("suppression:{}", row.id.simple())).ok(),
-    }
+    let own = open(keyring, sealed, &format!("suppression:{}", row.id.simple())).ok();
+    own.or_else(|| open_address(keyring, row.delivery?, sealed).ok().map(|address| address.mailbox.email))
 }
 
 /// Seals a message of the sandbox, which is JSON already.

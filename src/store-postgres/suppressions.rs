@@ -47,12 +47,13 @@ async fn add_all(
     let scopes: Vec<String> = items.iter().map(|item| item.scope.to_string()).collect();
     let created = sqlx::query_as!(
         Touched,
-        r#"INSERT INTO suppressions (tenant_id, mode, channel, address_digest, reason, scope, id, source, note, created_at, address)
+        r#"INSERT INTO suppressions (tenant_id, mode, channel, address_digest, reason, scope, id, source, note, created_at, address, delivery_id)
          SELECT DISTINCT ON (x.tenant_id, x.mode, x.channel, x.address_digest, x.reason, x.scope)
-            x.tenant_id, x.mode, x.channel, x.address_digest, x.reason, x.scope, x.id, x.source, x.note, x.created_at, x.address
+            x.tenant_id, x.mode, x.channel, x.address_digest, x.reason, x.scope, x.id, x.source, x.note, x.created_at, x.address, x.delivery_id
          FROM unnest($1::int[], $2::smallint[], $3::text[], $4::bytea[], $5::text[], $6::text[], $7::uuid[], $8::text[], $9::text[],
-                     $10::timestamptz[], $11::bytea[])
-            WITH ORDINALITY AS x (tenant_id, mode, channel, address_digest, reason, scope, id, source, note, created_at, address, place)
+                     $10::timestamptz[], $11::bytea[], $12::uuid[])
+            WITH ORDINALITY AS x (tenant_id, mode, channel, address_digest, reason, scope, id, source, note, created_at, address,
+                delivery_id, place)
          ORDER BY x.tenant_id, x.mode, x.channel, x.address_digest, x.reason, x.scope, x.place
          ON CONFLICT DO NOTHING
          RETURNING id, tenant_id, mode, channel, reason, scope, source, expires_at AS "expires_at: At""#,
@@ -67,6 +68,7 @@ async fn add_all(
         items.iter().map(|item| without_nul(item.note.as_deref())).collect::<Vec<_>>() as _,
         items.iter().map(|item| At(item.created_at)).collect::<Vec<_>>() as _,
         items.iter().map(|item| item.address.as_slice()).collect::<Vec<_>>() as _,
+        items.iter().map(|item| item.delivery.map(DeliveryId::as_uuid)).collect::<Vec<_>>() as _,
     )
     .fetch_all(&mut *conn)
     .await
@@ -160,7 +162,7 @@ impl Row {
             created_at: self.created_at.0,
             expires_at: self.expires_at.map(|at| at.0),
             address: self.address,
-            delivery: self.delivery,
+            delivery: self.delivery.map(DeliveryId::from_uuid),
         })
     }
 }

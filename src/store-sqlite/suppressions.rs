@@ -40,15 +40,22 @@ async fn add_all(
         (who.0, who.1, who.2, hex::encode(&item.address_digest), item.reason.as_str(), item.scope.to_string())
     };
     let rest = |item: &NewSuppression| {
-        (hex::encode(item.id), item.source.clone(), item.note.clone(), item.created_at.as_micros(), hex::encode(&item.address))
+        (
+            hex::encode(item.id),
+            item.source.clone(),
+            item.note.clone(),
+            item.created_at.as_micros(),
+            hex::encode(&item.address),
+            item.delivery.map(Hex::of),
+        )
     };
     let rows = json(&items.iter().map(|item| (key(item), rest(item))).collect::<Vec<_>>());
     let created = query_as!(
         Touched,
-        r#"INSERT INTO suppressions (tenant_id, mode, channel, address_digest, reason, scope, id, source, note, created_at, address)
+        r#"INSERT INTO suppressions (tenant_id, mode, channel, address_digest, reason, scope, id, source, note, created_at, address, delivery_id)
          SELECT x.value->>'$[0][0]', x.value->>'$[0][1]', x.value->>'$[0][2]', unhex(x.value->>'$[0][3]'), x.value->>'$[0][4]',
             x.value->>'$[0][5]', unhex(x.value->>'$[1][0]'), x.value->>'$[1][1]', x.value->>'$[1][2]', x.value->>'$[1][3]',
-            unhex(x.value->>'$[1][4]')
+            unhex(x.value->>'$[1][4]'), unhex(x.value->>'$[1][5]')
          FROM json_each(?1) x WHERE true ON CONFLICT DO NOTHING
          RETURNING id AS "id!: Uuid", tenant_id AS "tenant_id!", mode AS "mode!", channel AS "channel!", reason AS "reason!", scope AS "scope!",
             source AS "source!", expires_at AS "expires_at?: i64""#,
@@ -131,7 +138,7 @@ impl Row {
             created_at: Timestamp::from_micros(self.created_at),
             expires_at: self.expires_at.map(Timestamp::from_micros),
             address: self.address,
-            delivery: self.delivery,
+            delivery: self.delivery.map(DeliveryId::from_uuid),
         })
     }
 }

@@ -182,7 +182,7 @@ pub async fn records_go_when_nothing_is_expected_of_them(world: &World) {
     assert!(listing.content(world.tenant, Mode::Live, gone.notification()).await.unwrap().is_none());
     let asked = Asked { tenant: world.tenant, mode: Mode::Live, channel: Channel::Email, digests: vec![digest] };
     let suppressed = world.store.suppressions().of(&asked).await.unwrap();
-    assert_eq!(suppressed.iter().map(|row| row.delivery).collect::<Vec<_>>(), [Some(bounced.id.as_uuid())]);
+    assert_eq!(suppressed.iter().map(|row| row.delivery).collect::<Vec<_>>(), [Some(bounced.id)]);
     assert!(suppressed[0].address.is_some(), "it has its own");
 
     // A place in a list or in the feed is no row: both go on from where their reader stood.

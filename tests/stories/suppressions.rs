@@ -76,6 +76,7 @@ async fn a_mailbox_that_does_not_exist_is_not_asked_for_twice(stage: Stage) {
 
     let listed = found(&client, "gone@example.com").await;
     assert_eq!((&listed[0]["address"], &listed[0]["source"], listed.len()), (&json!("Gone@example.com"), &json!("provider"), 1));
+    assert_eq!(listed[0]["delivery_id"], refused["id"], "it names where it was found out");
     let path = format!("/v1/suppressions/{}", listed[0]["id"].as_str().expect("an id"));
     assert_eq!(client.call("DELETE", &path, &json!({"reason": "the mailbox is back"})).await.status, 200);
     peer.behave(|_| Behaviour::default());
@@ -97,6 +98,7 @@ async fn a_copy_that_does_not_exist_is_refused_once_and_then_left_out(stage: Sta
     assert_eq!(copies(&first), ["Gone@example.com refused", "bob@example.com accepted"]);
     let listed = found(&client, "gone@example.com").await;
     assert_eq!((listed.len(), &listed[0]["address"]), (1, &json!("Gone@example.com")));
+    assert_eq!(listed[0]["delivery_id"], first["id"], "it names where it was found out");
     assert_eq!(
         (&listed[0]["reason"], &listed[0]["scope"], &listed[0]["source"]),
         (&json!("hard_bounce"), &json!("all"), &json!("provider"))

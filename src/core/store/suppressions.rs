@@ -5,7 +5,7 @@ use async_trait::async_trait;
 use uuid::Uuid;
 
 use super::{Deed, StoreError};
-use crate::ids::TenantId;
+use crate::ids::{DeliveryId, TenantId};
 use crate::suppression::{Hit, SuppressionReason, SuppressionScope};
 use crate::time::Timestamp;
 use crate::words::{Channel, Mode};
@@ -35,6 +35,8 @@ pub struct NewSuppression {
     pub note: Option<String>,
     /// When it was made.
     pub created_at: Timestamp,
+    /// The delivery in which it was found out, where it was.
+    pub delivery: Option<DeliveryId>,
 }
 
 /// What became of one item.
@@ -67,8 +69,8 @@ pub struct StoredSuppression {
     pub expires_at: Option<Timestamp>,
     /// The sealed address; `None` once erased.
     pub address: Option<Vec<u8>>,
-    /// The delivery whose record the sealed address was taken from, where a refusal led to it.
-    pub delivery: Option<Uuid>,
+    /// The delivery in which it was found out, where it was.
+    pub delivery: Option<DeliveryId>,
 }
 
 /// A page of the list.

@@ -10,6 +10,7 @@ use actix_web::{HttpRequest, HttpResponse, web};
 use serde::{Serialize, Serializer};
 use tidings_core::address::{EmailAddress, Mailbox};
 use tidings_core::fault::{Fault, Faults};
+use tidings_core::ids::DeliveryId;
 use tidings_core::nearest::nearest;
 use tidings_core::request::{Suppress, parse_reason, parse_scope, parse_suppression_lookup, parse_suppressions};
 use tidings_core::store::{Asked, Deed, NewSuppression, StoredSuppression, Suppressed, SuppressionFilter};
@@ -154,6 +155,7 @@ fn new_row(api: &Api, caller: &Caller, item: &Suppress) -> NewSuppression {
         source: "api".to_owned(),
         note: item.note.clone(),
         created_at: now,
+        delivery: None,
     }
 }
 
@@ -206,6 +208,7 @@ struct View<'a> {
     reason: &'a str,
     scope: String,
     source: &'a str,
+    delivery_id: Option<DeliveryId>,
     note: Option<&'a str>,
     created_at: Instant,
     expires_at: Option<Instant>,
@@ -225,6 +228,7 @@ impl<'a> View<'a> {
             reason: &row.reason,
             scope: shown_scope(&caller.setup.settings.senders, &row.scope),
             source: &row.source,
+            delivery_id: row.delivery,
             note: row.note.as_deref(),
             created_at: Instant(row.created_at),
             expires_at: row.expires_at.map(Instant),

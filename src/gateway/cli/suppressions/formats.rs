@@ -12,7 +12,7 @@ use super::csv;
 /// The columns that are written, and read again.
 pub(super) const COLUMNS: [&str; 5] = ["address", "channel", "reason", "scope", "note"];
 /// Columns of lists that say nothing to us.
-const PASSED_OVER: [&str; 5] = ["id", "source", "created_at", "updated_at", "expires_at"];
+const PASSED_OVER: [&str; 6] = ["id", "source", "delivery_id", "created_at", "updated_at", "expires_at"];
 /// A larger file is not a list of addresses.
 const LARGEST: u64 = 256 << 20;
 
