@@ -61,7 +61,8 @@ fn get_readyz(address: SocketAddr, deadline: Instant) -> std::io::Result<String>
     };
     let mut stream = TcpStream::connect_timeout(&address, left()?)?;
     stream.set_write_timeout(Some(left()?))?;
-    write!(stream, "GET /readyz HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n")?;
+    // At once: `write!` would send it piece by piece.
+    stream.write_all(format!("GET /readyz HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n").as_bytes())?;
     let (mut answer, mut block) = (Vec::new(), [0; 512]);
     while answer.len() < LONGEST_ANSWER && !answer.contains(&b'\n') {
         stream.set_read_timeout(Some(left()?))?;
@@ -83,9 +84,13 @@ mod tests {
         let address = listener.local_addr().unwrap();
         std::thread::spawn(move || {
             let (mut stream, _) = listener.accept().unwrap();
-            let mut request = [0; 512];
-            let read = stream.read(&mut request).unwrap();
-            assert!(request[..read].starts_with(b"GET /readyz HTTP/1.1\r\n"));
+            // All of it: what lies unread when the connection is closed resets it, and the answer may be lost.
+            let (mut request, mut block) = (Vec::new(), [0; 512]);
+            while !request.ends_with(b"\r\n\r\n") {
+                let read = stream.read(&mut block).unwrap();
+                request.extend_from_slice(&block[..read]);
+            }
+            assert!(request.starts_with(b"GET /readyz HTTP/1.1\r\n"));
             stream.write_all(answer.as_bytes()).unwrap();
         });
         address
