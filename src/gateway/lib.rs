@@ -28,5 +28,7 @@ pub mod serve;
 pub mod setup;
 pub mod slots;
 pub mod store;
+#[cfg(test)]
+mod structure;
 pub mod wake;
 pub mod writer;
