@@ -293,19 +293,21 @@ async fn an_event_that_commits_late_is_not_stepped_over() {
     )
     .await;
     let first = feed.end().await.unwrap();
-    let mut written = Vec::new();
+    let (mut written, mut reached) = (Vec::new(), first);
     for (place, key) in ["a", "b", "c", "d"].into_iter().enumerate() {
         let delivery = world.dispatched(key, at(1)).await;
         let batch = WriteBatch { finish: vec![world.report(&delivery, accepted(), at(2))], ..WriteBatch::default() };
         assert!(matches!(stores[place].commit(&world.rules, batch, at(2)).await.finish[..], [Ok(Landed::Moved(..))]));
         written.push(delivery.id);
-        let page = feed.events(&asked(Some(first))).await.unwrap().unwrap();
-        assert_eq!((page.events.len(), page.next), (0, first), "nothing behind the open transaction is shown");
+        // The end may still rise up to the open transaction: those of other databases held it back.
+        let page = feed.events(&asked(Some(reached))).await.unwrap().unwrap();
+        assert_eq!(page.events.len(), 0, "nothing behind the open transaction is shown");
+        reached = page.next;
     }
     open.commit().await.unwrap();
 
     let mut seen = Vec::new();
-    let mut after = Some(first);
+    let mut after = Some(reached);
     while seen.len() < 9 {
         let page = feed.events(&asked(after)).await.unwrap().unwrap();
         after = Some(page.next);
