@@ -18,6 +18,7 @@ mod feed;
 mod files;
 mod finish;
 mod gauges;
+mod history;
 mod keeping;
 mod listing;
 mod log;

@@ -26,6 +26,7 @@ pub mod random;
 pub mod rating;
 pub mod reading;
 pub mod registry;
+pub mod resending;
 pub mod routing;
 pub mod sandboxing;
 pub mod scale;
@@ -138,16 +139,16 @@ macro_rules! store_suite {
             acting::a_message_of_a_line_is_not_moved,
             acting::of_two_reschedules_of_one_version_one_wins,
             acting::a_rescheduled_message_waits_for_its_new_time,
-            acting::a_dead_delivery_is_sent_again,
-            acting::what_was_taken_is_sent_again_as_the_next_generation,
-            acting::an_unknown_delivery_is_sent_again_by_name_only,
-            acting::a_resend_to_an_address_that_is_suppressed_now_is_not_sent,
-            acting::what_is_gone_or_long_over_is_not_sent_again,
-            acting::a_dead_letter_is_replayed_three_times,
+            resending::a_dead_delivery_is_sent_again,
+            resending::what_was_taken_is_sent_again_as_the_next_generation,
+            resending::an_unknown_delivery_is_sent_again_by_name_only,
+            resending::a_resend_to_an_address_that_is_suppressed_now_is_not_sent,
+            resending::what_is_gone_or_long_over_is_not_sent_again,
+            resending::a_dead_letter_is_replayed_three_times,
             acting::an_operator_settles_an_ambiguous_delivery,
             acting::cancel_and_resolve_work_on_orphans,
             acting::an_operator_settles_an_unknown_delivery,
-            acting::dead_letters_are_listed_until_they_are_settled,
+            resending::dead_letters_are_listed_until_they_are_settled,
             acting::each_act_of_a_batch_has_its_own_answer,
             acting::the_audit_log_tells_who_did_what,
             auditing::a_store_that_only_the_port_wrote_is_clean,

@@ -5,7 +5,9 @@
 mod dkim;
 mod messages;
 mod mime;
+mod patience;
 mod pool;
 mod sessions;
 mod stories;
 mod transport;
+mod trust;

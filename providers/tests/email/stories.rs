@@ -1,22 +1,21 @@
 //! What one call does, phase by phase.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::json;
 use tidings_core::adapter::Adapter;
 use tidings_core::content::{Attachment, Content, EmailContent};
 use tidings_core::outcome::{NotSent, Outcome, Refusal, RefusedCopy, Report};
-use tidings_core::time::Clock as _;
 use tidings_core::words::{Class, Reason};
 use tidings_providers::{Context, build};
-use tidings_tests::smtp_peer::{Act, Behaviour, PeerTls, Phase, ScriptedSmtp};
+use tidings_tests::smtp_peer::{Act, Behaviour, Phase, ScriptedSmtp};
 
-use crate::messages::{TestClock, accepted_id, adapter, adapter_at, is_accepted, mailbox, outgoing, plain_outgoing, trusting};
+use crate::messages::{TestClock, accepted_id, adapter, is_accepted, mailbox, outgoing, plain_outgoing};
 
-const UNREACHABLE: Outcome = Outcome::NotSent { why: NotSent::Unreachable, retry_after: None };
+pub(crate) const UNREACHABLE: Outcome = Outcome::NotSent { why: NotSent::Unreachable, retry_after: None };
 
-async fn peer(behaviour: Behaviour) -> ScriptedSmtp {
+pub(crate) async fn peer(behaviour: Behaviour) -> ScriptedSmtp {
     ScriptedSmtp::start(behaviour).await
 }
 
@@ -104,90 +103,6 @@ async fn greylisting_is_waited_for_shorter_where_the_message_is_critical() {
 }
 
 #[tokio::test]
-async fn what_comes_too_late_is_handed_back_without_a_byte() {
-    let peer = peer(Behaviour::default()).await;
-    let clock = Arc::new(TestClock::default());
-    let adapter = adapter_at(&peer, json!({}), clock.clone(), 1);
-    let late = clock.now();
-    for outgoing in [outgoing(|outgoing, _| outgoing.start_before = late), outgoing(|outgoing, _| outgoing.expires_at = late)] {
-        assert_eq!(adapter.send(&outgoing).await.outcome, Outcome::NotStarted);
-    }
-    assert_eq!(peer.connections(), 0);
-}
-
-#[tokio::test]
-async fn a_call_that_gets_no_connection_in_time_is_handed_back() {
-    let peer = peer(Behaviour::default().always(Phase::Mail, Act::Silence)).await;
-    let clock = Arc::new(TestClock::default());
-    let adapter = adapter_at(&peer, json!({}), clock.clone(), 1);
-    let hanging = tokio::spawn({
-        let adapter = adapter.clone();
-        async move { adapter.send(&plain_outgoing()).await }
-    });
-    peer.until(|peer| peer.verbs().contains(&"MAIL".to_owned())).await;
-
-    let soon = clock.now().plus(Duration::from_millis(100));
-    let report = adapter.send(&outgoing(|outgoing, _| outgoing.start_before = soon)).await;
-
-    assert_eq!(report.outcome, Outcome::NotStarted);
-    assert_eq!(peer.connections(), 1);
-    hanging.abort();
-}
-
-#[tokio::test]
-async fn a_silent_peer_is_left_in_time_at_every_phase() {
-    let timeouts = json!({"timeouts": {"greeting": "150ms", "command": "150ms", "data": "150ms", "dot": "150ms"}});
-    for phase in [Phase::Greeting, Phase::Ehlo, Phase::Mail, Phase::Rcpt, Phase::Data, Phase::Dot] {
-        let peer = peer(Behaviour::default().once(phase, Act::Silence)).await;
-        let began = Instant::now();
-        let report = adapter(&peer, timeouts.clone()).send(&plain_outgoing()).await;
-        assert_eq!(report.outcome, if phase == Phase::Dot { Outcome::Ambiguous } else { UNREACHABLE }, "{phase:?}");
-        assert!(began.elapsed() < Duration::from_secs(2), "{phase:?}");
-    }
-}
-
-#[tokio::test]
-async fn a_peer_that_stops_reading_the_body_is_left_in_time() {
-    let (port, _deaf) = deaf_after_data().await;
-    let settings = json!({"host": "127.0.0.1", "port": port, "tls": "none", "timeouts": {"data": "200ms"}});
-    let context =
-        Context { clock: Arc::new(TestClock::default()), concurrency: 1, default_helo: None, dkim: Default::default(), sandbox: None };
-    let photo = Attachment { filename: "a".into(), content_type: "image/raw".into(), content: vec![0; 12 << 20], content_id: None };
-    let report = build("smtp", settings, &context).unwrap().send(&outgoing(|_, email| email.attachments = vec![photo])).await;
-    assert_eq!(report.outcome, UNREACHABLE);
-    assert_eq!(report.detail.as_deref(), Some("the message body was not taken in time"));
-}
-
-/// A listener that answers up to 354 and then reads nothing more.
-async fn deaf_after_data() -> (u16, tokio::task::JoinHandle<()>) {
-    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let port = listener.local_addr().unwrap().port();
-    let task = tokio::spawn(async move {
-        let (mut stream, _) = listener.accept().await.unwrap();
-        for reply in ["220 deaf\r\n", "250 deaf\r\n", "250 ok\r\n", "250 ok\r\n", "354 go\r\n"] {
-            stream.write_all(reply.as_bytes()).await.unwrap();
-            if reply.starts_with('3') {
-                std::future::pending::<()>().await;
-            }
-            let mut command = [0; 512];
-            let _ = stream.read(&mut command).await.unwrap();
-        }
-    });
-    (port, task)
-}
-
-#[tokio::test]
-async fn the_answer_to_the_dot_is_worth_the_patience_of_the_message_and_no_more() {
-    let peer = peer(Behaviour::default().once(Phase::Dot, Act::Silence)).await;
-    let began = Instant::now();
-    let report = adapter(&peer, json!({})).send(&outgoing(|outgoing, _| outgoing.patience = Duration::from_millis(150))).await;
-    assert_eq!(report.outcome, Outcome::Ambiguous);
-    assert!(began.elapsed() >= Duration::from_millis(150) && began.elapsed() < Duration::from_secs(5));
-    assert_eq!(peer.taken(), 1);
-}
-
-#[tokio::test]
 async fn before_the_dot_everything_is_not_sent_and_after_it_only_a_clear_reply_counts() {
     for (phase, act, expected) in [
         (Phase::Mail, Act::Drop, UNREACHABLE),
@@ -224,94 +139,6 @@ async fn odd_but_clear_replies_are_understood() {
     let peer = peer(Behaviour::default().once(Phase::Rcpt, refusal)).await;
     let report = adapter(&peer, json!({})).send(&plain_outgoing()).await;
     assert_eq!(report.code.as_deref(), Some("550 5.1.1"));
-}
-
-#[tokio::test]
-async fn a_reply_without_end_is_not_read_for_ever() {
-    for flood in [vec![b'2'; 100_000], b"250-x\r\n".repeat(100_000)] {
-        let peer = peer(Behaviour::default().once(Phase::Mail, Act::Raw(flood))).await;
-        let report = adapter(&peer, json!({})).send(&plain_outgoing()).await;
-        assert_eq!(report.outcome, UNREACHABLE);
-    }
-}
-
-#[tokio::test]
-async fn a_refused_certificate_is_a_credential_fault_and_nothing_is_said_to_it() {
-    for (tls, said) in [("starttls", vec!["EHLO", "STARTTLS"]), ("implicit", vec![])] {
-        let kind = if tls == "starttls" { PeerTls::StartTls } else { PeerTls::Implicit };
-        let peer = peer(Behaviour::default().tls(kind).untrusted()).await;
-        let (mut settings, _file) = trusting(&peer, tls);
-        settings["username"] = json!("user");
-        settings["password"] = json!("hunter2");
-        let report = adapter(&peer, settings).send(&plain_outgoing()).await;
-        assert_eq!(report.outcome, Outcome::Credential, "{tls}: {:?}", report.detail);
-        assert_eq!(peer.verbs(), said, "{tls}");
-    }
-}
-
-#[tokio::test]
-async fn a_stripped_starttls_is_a_credential_fault_and_sees_neither_password_nor_mail() {
-    let peer = peer(Behaviour::default().login("user", "hunter2", &["PLAIN"])).await;
-    let (mut settings, _file) = trusting(&peer, "starttls");
-    settings["username"] = json!("user");
-    settings["password"] = json!("hunter2");
-    let report = adapter(&peer, settings).send(&plain_outgoing()).await;
-    assert_eq!(report.outcome, Outcome::Credential);
-    peer.until(|peer| peer.verbs() == ["EHLO", "QUIT"]).await;
-}
-
-#[tokio::test]
-async fn clear_text_that_was_slipped_in_before_tls_is_never_taken_for_a_reply() {
-    let injected = Act::Raw(b"220 2.0.0 Ready\r\n250-peer.test\r\n250 AUTH PLAIN\r\n".to_vec());
-    let peer = peer(Behaviour::default().tls(PeerTls::StartTls).once(Phase::StartTls, injected)).await;
-    let (mut settings, _file) = trusting(&peer, "starttls");
-    settings["username"] = json!("user");
-    settings["password"] = json!("hunter2");
-    let report = adapter(&peer, settings).send(&plain_outgoing()).await;
-    assert_eq!(report.outcome, UNREACHABLE);
-    assert_eq!(peer.verbs(), ["EHLO", "STARTTLS"]);
-}
-
-#[tokio::test]
-async fn either_mechanism_does_and_the_other_is_tried_once_where_one_is_refused() {
-    let refused = || Act::reply("504 5.7.4 Unrecognized authentication type");
-    for (offered, first, said) in [
-        (vec!["PLAIN"], None, vec!["PLAIN"]),
-        (vec!["LOGIN"], None, vec!["LOGIN"]),
-        (vec!["PLAIN", "LOGIN"], None, vec!["PLAIN"]),
-        (vec!["PLAIN", "LOGIN"], Some(refused()), vec!["PLAIN", "LOGIN"]),
-        (vec!["PLAIN", "LOGIN"], Some(Act::reply("535 5.7.3 Authentication mechanism not supported")), vec!["PLAIN", "LOGIN"]),
-    ] {
-        let mut behaviour = Behaviour::default().tls(PeerTls::Implicit).login("user", "hunter2", &offered);
-        if let Some(act) = first {
-            behaviour = behaviour.once(Phase::Auth, act);
-        }
-        let peer = peer(behaviour).await;
-        let report = adapter(&peer, with_login(&peer, "hunter2").0).send(&plain_outgoing()).await;
-        assert!(is_accepted(&report), "{offered:?}: {report:?}");
-        assert_eq!(mechanisms(&peer), said);
-    }
-}
-
-#[tokio::test]
-async fn a_wrong_password_is_given_once() {
-    let peer = peer(Behaviour::default().tls(PeerTls::Implicit).login("user", "hunter2", &["PLAIN", "LOGIN"])).await;
-    let report = adapter(&peer, with_login(&peer, "hunter3").0).send(&plain_outgoing()).await;
-    assert_eq!(report.outcome, Outcome::Credential);
-    assert_eq!(report.code.as_deref(), Some("535 5.7.8"));
-    assert_eq!(mechanisms(&peer), ["PLAIN"]);
-}
-
-fn with_login(peer: &ScriptedSmtp, password: &str) -> (serde_json::Value, tempfile::NamedTempFile) {
-    let (mut settings, file) = trusting(peer, "implicit");
-    settings["username"] = json!("user");
-    settings["password"] = json!(password);
-    (settings, file)
-}
-
-fn mechanisms(peer: &ScriptedSmtp) -> Vec<String> {
-    let lines = peer.commands().into_iter().map(|command| command.line);
-    lines.filter_map(|line| line.strip_prefix("AUTH ").and_then(|rest| rest.split(' ').next().map(str::to_owned))).collect()
 }
 
 #[tokio::test]

@@ -22,6 +22,7 @@ mod operating;
 mod operational;
 mod owned;
 mod reload;
+mod resends;
 mod reuse;
 mod rig;
 mod roles;
