@@ -161,8 +161,8 @@ enum Choice {
     Nobody,
 }
 
-/// The first account of the route, in the order of this delivery, that may carry it and has room; after a failed call the search begins behind
-/// the account that failed (S-111). One that refused it is asked again only when all have.
+/// The first account of the route, in the order of this delivery, that may carry it and has room; after a failed call the
+/// search begins behind the account that failed (S-111). One that refused it is asked again only when all have.
 fn choose(lane: &LanePlan, plan: &ClaimPlan, candidate: &Candidate, capacity: &mut [AccountCapacity]) -> Choice {
     let (delivery, refused_by) = (&candidate.delivery, &candidate.refused_by);
     let may =
