@@ -7,7 +7,7 @@ use crate::delivery::{Change, Delivery};
 use crate::ids::{AccountId, InstanceId, LaneId, TenantId};
 use crate::owners::Owners;
 use crate::policy::Rules;
-use crate::route::{Member, order};
+use crate::route::{Member, is_patient, order};
 use crate::senders::SendsAs;
 use crate::suppression::{self, Hit, Note};
 use crate::switches::Paused;
@@ -71,6 +71,10 @@ pub struct AccountCapacity {
     pub free_for_others: u16,
     /// Of those, free for bulk.
     pub free_for_bulk: u16,
+    /// Whether a transactional message may wait for it: it is on, and neither paused, parked nor out of calls of its day.
+    pub is_well: bool,
+    /// The same for bulk.
+    pub is_well_for_bulk: bool,
 }
 
 impl AccountCapacity {
@@ -91,7 +95,19 @@ impl AccountCapacity {
         }
     }
 
-    const fn take(&mut self, class: Class) {
+    /// Whether it has nothing free for a class and soon will have.
+    pub const fn is_merely_busy(&self, class: Class) -> bool {
+        let is_well = match class {
+            // A code waits for no account while another has room.
+            Class::Critical => false,
+            Class::Transactional => self.is_well,
+            Class::Bulk => self.is_well_for_bulk,
+        };
+        is_well && self.free_for(class) == 0
+    }
+
+    /// A message of a class takes its place.
+    pub const fn take(&mut self, class: Class) {
         self.free = self.free.saturating_sub(1);
         match class {
             Class::Critical => {}
@@ -144,7 +160,7 @@ fn judge_one(rules: &Rules, plan: &ClaimPlan, capacity: &mut [AccountCapacity], 
         return None;
     }
     let lane = plan.lanes.iter().find(|lane| lane.lane == delivery.lane)?;
-    match choose(lane, plan, candidate, capacity) {
+    match choose(lane, plan, candidate, capacity, now) {
         Choice::Account(account) => transition::dispatch(delivery, account, plan.instance, plan.lease_until, now),
         Choice::NoRoom => None,
         Choice::Nobody => transition::step_aside(delivery, now),
@@ -162,8 +178,9 @@ enum Choice {
 }
 
 /// The first account of the route, in the order of this delivery, that may carry it and has room; after a failed call the
-/// search begins behind the account that failed (S-111). One that refused it is asked again only when all have.
-fn choose(lane: &LanePlan, plan: &ClaimPlan, candidate: &Candidate, capacity: &mut [AccountCapacity]) -> Choice {
+/// search begins behind the account that failed (S-111). One that refused it is asked again only when all have. For the account
+/// that its weight drew it waits a while, as long as that is merely busy.
+fn choose(lane: &LanePlan, plan: &ClaimPlan, candidate: &Candidate, capacity: &mut [AccountCapacity], now: Timestamp) -> Choice {
     let (delivery, refused_by) = (&candidate.delivery, &candidate.refused_by);
     let may =
         |account: &AccountId| plan.owners.serves(*account, delivery.tenant) && plan.sends_as.allows(*account, delivery.sender.as_deref());
@@ -174,6 +191,11 @@ fn choose(lane: &LanePlan, plan: &ClaimPlan, candidate: &Candidate, capacity: &m
     let after = failed.and_then(|failed| route.iter().position(|account| *account == failed)).map_or(0, |position| position + 1);
     let around = route[after..].iter().chain(&route[..after]);
     let is_free = |account: &AccountId| !plan.paused.spares(*account, account == first);
+    let is_drawn = lane.route.iter().any(|member| member.account == *first && member.weight.is_some_and(|weight| weight > 0));
+    let is_busy = || capacity.iter().any(|room| room.account == *first && room.is_merely_busy(lane.class));
+    if is_drawn && is_patient(delivery, now) && is_free(first) && !refused_by.contains(first) && is_busy() {
+        return Choice::NoRoom;
+    }
     for account in around.filter(|account| may(account) && is_free(account) && (have_all_refused || !refused_by.contains(account))) {
         if let Some(room) = capacity.iter_mut().find(|room| room.account == *account && room.free_for(lane.class) > 0) {
             room.take(lane.class);

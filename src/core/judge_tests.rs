@@ -41,7 +41,7 @@ fn failed_by(account: AccountId) -> Candidate {
 }
 
 const fn room(account: AccountId, free: u16, free_for_others: u16, free_for_bulk: u16) -> AccountCapacity {
-    AccountCapacity { account, free, free_for_others, free_for_bulk }
+    AccountCapacity { account, free, free_for_others, free_for_bulk, is_well: true, is_well_for_bulk: true }
 }
 
 const fn wide(account: AccountId) -> AccountCapacity {
@@ -354,4 +354,102 @@ fn a_paused_row_still_expires() {
     let plan = ClaimPlan { paused: Paused { all: true, ..Paused::default() }, ..plan(&[wide(A)]) };
     let changes = judge(&Rules::default(), &plan, &[row], at(2));
     assert_eq!(changes[0].after.state, State::Expired);
+}
+
+/// Lanes whose two accounts share the messages, and whom this row is drawn for.
+fn shared(rooms: [AccountCapacity; 2], weights: [u16; 2], id: crate::ids::DeliveryId) -> (ClaimPlan, AccountId) {
+    let mut plan = plan(&rooms);
+    let share = |(room, weight): (&AccountCapacity, u16)| Member { account: room.account, weight: Some(weight) };
+    let route: Vec<Member> = rooms.iter().zip(weights).map(share).collect();
+    let drawn = order(&route, id, |_| true)[0];
+    plan.lanes.iter_mut().for_each(|lane| lane.route.clone_from(&route));
+    (plan, drawn)
+}
+
+/// By whom a row goes whose drawn account is as `make` says, while the other is free.
+fn with_drawn(candidate: Candidate, make: impl Fn(AccountId) -> AccountCapacity, after: u64) -> (Option<AccountId>, AccountId) {
+    let (_, drawn) = shared([wide(A), wide(B)], [1, 1], candidate.delivery.id);
+    let rooms = [A, B].map(|account| if account == drawn { make(account) } else { wide(account) });
+    let (plan, _) = shared(rooms, [1, 1], candidate.delivery.id);
+    let changes = judge(&Rules::default(), &plan, &[candidate], at(0).plus(std::time::Duration::from_secs(after)));
+    (changes.first().and_then(|change| change.after.account), drawn)
+}
+
+#[test]
+fn a_message_waits_a_while_for_the_account_that_it_is_drawn_for() {
+    let busy = |account| room(account, 0, 0, 0);
+    for ordinal in 1..20 {
+        let by = |class, after| {
+            let (by, drawn) = with_drawn(due(class, ordinal), busy, after);
+            by.map(|by| by == drawn)
+        };
+        assert_eq!([by(Class::Transactional, 0), by(Class::Transactional, 4), by(Class::Transactional, 5)], [None, None, Some(false)]);
+        assert_eq!([by(Class::Bulk, 5), by(Class::Bulk, 59), by(Class::Bulk, 60)], [None, None, Some(false)]);
+        assert_eq!(by(Class::Critical, 0), Some(false), "a code waits for nobody");
+        let (by, drawn) = with_drawn(due(Class::Bulk, ordinal), wide, 0);
+        assert_eq!(by, Some(drawn));
+    }
+}
+
+#[test]
+fn nobody_waits_for_an_account_that_takes_nothing_soon() {
+    let ill = |account| AccountCapacity { is_well: false, is_well_for_bulk: false, ..room(account, 0, 0, 0) };
+    let out_of_bulk_calls = |account| AccountCapacity { is_well_for_bulk: false, ..room(account, 0, 0, 0) };
+    let goes = |candidate, make: &dyn Fn(AccountId) -> AccountCapacity| with_drawn(candidate, make, 0).0.is_some();
+    assert!(goes(due(Class::Transactional, 1), &ill) && goes(due(Class::Bulk, 1), &ill));
+    assert!(goes(due(Class::Bulk, 1), &out_of_bulk_calls) && !goes(due(Class::Transactional, 1), &out_of_bulk_calls));
+    let (mut plan, drawn) = shared([room(A, 0, 0, 0), room(B, 0, 0, 0)], [1, 1], due(Class::Bulk, 1).delivery.id);
+    plan.accounts.iter_mut().filter(|room| room.account != drawn).for_each(|room| *room = wide(room.account));
+    plan.paused.accounts = vec![drawn];
+    assert_eq!(judge(&Rules::default(), &plan, &[due(Class::Bulk, 1)], at(0)).len(), 1, "it is paused");
+}
+
+#[test]
+fn later_calls_and_messages_that_nobody_draws_for_wait_for_no_account() {
+    let busy = |account| room(account, 0, 0, 0);
+    let mut handed_back = due(Class::Bulk, 1);
+    handed_back.delivery.attempt_number = 1;
+    assert!(with_drawn(handed_back, busy, 0).0.is_some());
+    let mut retry = failed_by(B);
+    retry.delivery.account = Some(C);
+    assert!(with_drawn(retry, busy, 0).0.is_some());
+    // A route without weights, and one whose account with a weight may not carry it.
+    assert_eq!(account_of(&[busy(A), wide(B)], due(Class::Bulk, 1)), Some(B));
+    let (mut plan, _) = shared([busy(A), wide(B)], [1, 1], due(Class::Bulk, 1).delivery.id);
+    plan.lanes.iter_mut().for_each(|lane| lane.route[1].weight = None);
+    plan.owners = Owners::new([(A, Some(TenantId(9)))]);
+    assert_eq!(judge(&Rules::default(), &plan, &[due(Class::Bulk, 1)], at(0))[0].after.account, Some(B));
+}
+
+proptest::proptest! {
+    /// Whatever room there is: what goes out by weight goes where it goes without patience or waits, and once patience is over
+    /// everything that finds room goes.
+    #[test]
+    fn weights_only_ever_delay(
+        free in proptest::collection::vec(0_u16..4, 2), well: [bool; 2], weights in proptest::collection::vec(0_u16..10, 2), rows in 1_u16..12,
+    ) {
+        let rooms = [0, 1].map(|n| AccountCapacity { is_well_for_bulk: well[n], ..room([A, B][n], free[n], free[n], free[n]) });
+        let candidates: Vec<_> = (1..=rows).map(|ordinal| due(Class::Bulk, ordinal)).collect();
+        let (plan, _) = shared(rooms, [weights[0], weights[1]], candidates[0].delivery.id);
+        let room = usize::from(free[0] + free[1]).min(candidates.len());
+        let goes = |after: i64| judge(&Rules::default(), &plan, &candidates, at(after));
+        let (early, late) = (goes(0), goes(60));
+        proptest::prop_assert!(early.len() <= room);
+        proptest::prop_assert_eq!(late.len(), room, "nothing is kept behind for ever");
+        for change in early.iter().chain(&late) {
+            proptest::prop_assert_eq!(change.after.state, State::Dispatching);
+        }
+        for by in [A, B] {
+            let count = early.iter().filter(|change| change.after.account == Some(by)).count();
+            let place = usize::from(by == B);
+            proptest::prop_assert!(count <= usize::from(free[place]));
+        }
+        // What waits is drawn for an account that is well and full; its turn comes as soon as that has room.
+        for candidate in candidates.iter().filter(|candidate| !early.iter().any(|change| change.after.id == candidate.delivery.id)) {
+            let drawn = order(&plan.lanes[0].route, candidate.delivery.id, |_| true)[0];
+            let filled = early.iter().filter(|change| change.after.account == Some(drawn)).count();
+            let place = usize::from(drawn == B);
+            proptest::prop_assert!(filled == usize::from(free[place]) && (well[place] || early.len() == room));
+        }
+    }
 }

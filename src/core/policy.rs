@@ -27,6 +27,12 @@ pub const NOBODY_RETRY: Duration = Duration::from_secs(30);
 pub const REPLAY_WINDOW: Duration = Duration::from_secs(14 * 86_400);
 /// How often a dead letter may be replayed in bulk (S-062).
 pub const MOST_REPLAYS: u16 = 3;
+/// How long the first call of a receipt waits, from when it is due, for the account that its weight drew and that is merely busy:
+/// people look for it in seconds, and most bursts are over by then.
+pub const SHARE_PATIENCE: Duration = Duration::from_secs(5);
+/// The same for bulk, which nobody waits for: an account that is fresh (a new IP address that is warmed up) keeps its share in
+/// longer bursts, and one that hangs holds up a newsletter for a minute at most.
+pub const SHARE_PATIENCE_BULK: Duration = Duration::from_secs(60);
 /// A message that could not be built is tried once more after this.
 pub const BUILD_RETRY: Duration = Duration::from_secs(30);
 

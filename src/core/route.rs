@@ -1,8 +1,13 @@
 //! In which order a message tries the accounts of its route. Which of them has room is decided in `judge`.
 
 use std::cmp::Reverse;
+use std::time::Duration;
 
+use crate::delivery::Delivery;
 use crate::ids::{AccountId, DeliveryId};
+use crate::policy::{SHARE_PATIENCE, SHARE_PATIENCE_BULK};
+use crate::time::Timestamp;
+use crate::words::Class;
 
 /// One account of a route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,6 +37,18 @@ pub fn order(route: &[Member], id: DeliveryId, may: impl Fn(AccountId) -> bool) 
         sharing[..=drawn].rotate_right(1);
     }
     sharing.iter().chain(rest).map(|member| member.account).collect()
+}
+
+/// Whether a message that was drawn for an account still waits for a free slot or a token there, so that in a burst the shares
+/// are those of the weights and not those of the slots: before its first call, for a while from when it became due. A code never.
+pub fn is_patient(delivery: &Delivery, now: Timestamp) -> bool {
+    let patience = match delivery.class {
+        Class::Critical => Duration::ZERO,
+        Class::Transactional => SHARE_PATIENCE,
+        Class::Bulk => SHARE_PATIENCE_BULK,
+    };
+    // What was claimed and handed back becomes due anew: it does not wait again, or it might for ever.
+    delivery.attempt_number == 0 && delivery.available_at.is_some_and(|due| now < due.plus(patience))
 }
 
 /// The place of the account that is drawn.
@@ -68,7 +85,7 @@ mod tests {
 
     use super::*;
     use crate::ids::NotificationId;
-    use crate::time::Timestamp;
+    use crate::sample;
 
     fn members(weights: &[Option<u16>]) -> Vec<Member> {
         (1..).zip(weights).map(|(number, weight)| Member { account: AccountId(number), weight: *weight }).collect()
@@ -123,6 +140,20 @@ mod tests {
         assert!(counts[0] == 0 && (4_700..5_300).contains(&counts[1]), "{counts:?}");
         assert_eq!(firsts(&[Some(0), Some(2), None], |_| true), [0, 10_000, 0]);
         assert_eq!(firsts(&[Some(3), Some(7)], |_| false), [0, 10_000], "with nobody to draw, the heaviest is first");
+    }
+
+    #[test]
+    fn before_its_first_call_a_message_is_patient_from_when_it_is_due_and_a_code_never() {
+        let due = Timestamp::from_millis(1_800_000_000_000);
+        let after = |class: Class, millis: u64, attempt_number: u16| {
+            let delivery = Delivery { class, attempt_number, ..sample::waiting(due) };
+            is_patient(&delivery, due.plus(Duration::from_millis(millis)))
+        };
+        assert!(after(Class::Transactional, 4_999, 0) && !after(Class::Transactional, 5_000, 0));
+        assert!(after(Class::Bulk, 59_999, 0) && !after(Class::Bulk, 60_000, 0));
+        assert!(!after(Class::Critical, 0, 0));
+        assert!(!after(Class::Bulk, 0, 1), "it was claimed before");
+        assert!(!is_patient(&Delivery { available_at: None, ..sample::waiting(due) }, due));
     }
 
     #[test]

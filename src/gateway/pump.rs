@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use rand::RngExt as _;
 use tidings_core::ids::{AccountId, InstanceId, LaneId, TenantId};
-use tidings_core::judge::{ClaimPlan, LanePlan};
+use tidings_core::judge::{AccountCapacity, ClaimPlan, LanePlan};
 use tidings_core::policy::LEASE;
 use tidings_core::store::Claimed;
 use tidings_core::time::Clock as _;
@@ -32,6 +32,8 @@ struct Lane {
     is_dirty: bool,
     /// Other processes were asked to look at it since it became dirty.
     is_offered: bool,
+    /// Busy accounts that rows of the last page may have been kept for: room there makes it dirty.
+    kept_for: Vec<AccountId>,
     next_poll: Instant,
 }
 
@@ -105,9 +107,8 @@ impl Pump {
             return None;
         }
         let now = self.app.clock.now();
-        let dirty: Vec<&Lane> = self.lanes.iter().filter(|lane| lane.is_dirty).collect();
         let mut wanted: Vec<AccountId> = Vec::new();
-        for account in dirty.iter().flat_map(|lane| &lane.route.accounts) {
+        for account in self.lanes.iter().filter(|lane| lane.has_work()).flat_map(|lane| &lane.route.accounts) {
             if !wanted.contains(&account.id) {
                 wanted.push(account.id);
             }
@@ -116,11 +117,16 @@ impl Pump {
             return None;
         }
         let accounts = self.dispatch.slots.capacity(&wanted, now);
+        let free = |id: AccountId, class: Class| {
+            accounts.iter().find(|capacity| capacity.account == id).map_or(0, |capacity| capacity.free_for(class))
+        };
+        for lane in &mut self.lanes {
+            lane.is_dirty |= lane.kept_for.iter().any(|account| free(*account, lane.route.class) > 0);
+        }
+        let dirty: Vec<&Lane> = self.lanes.iter().filter(|lane| lane.is_dirty).collect();
         let room = |lane: &Lane| -> u16 {
-            let of = |id: AccountId| {
-                accounts.iter().find(|capacity| capacity.account == id).map_or(0, |capacity| capacity.free_for(lane.route.class))
-            };
-            lane.route.accounts.iter().map(|account| of(account.id)).fold(0, u16::saturating_add).min(CLAIM_ROWS)
+            let of_each = lane.route.accounts.iter().map(|account| free(account.id, lane.route.class));
+            of_each.fold(0, u16::saturating_add).min(CLAIM_ROWS)
         };
         let full: Vec<LaneId> = dirty.iter().filter(|lane| room(lane) == 0 && !lane.is_offered).map(|lane| lane.route.lane).collect();
         let mut lanes: Vec<LanePlan> = dirty.into_iter().filter(|lane| room(lane) > 0).map(|lane| plan_lane(lane, room(lane))).collect();
@@ -151,8 +157,9 @@ impl Pump {
 
     async fn claim(&mut self, plan: ClaimPlan) {
         let asked: Vec<(LaneId, u16)> = plan.lanes.iter().map(|lane| (lane.lane, lane.limit)).collect();
+        let rooms = plan.accounts.clone();
         match self.app.writer.claim(plan, self.setup.rules.clone()).await {
-            Ok(claimed) => self.take(claimed, &asked),
+            Ok(claimed) => self.take(claimed, &asked, rooms),
             Err(error) => {
                 // The keeper reports the store's state; the rows are found again by the poll, or by the reaper.
                 tracing::debug!(error = %error, "claim failed");
@@ -161,7 +168,13 @@ impl Pump {
         }
     }
 
-    fn take(&mut self, claimed: Claimed, asked: &[(LaneId, u16)]) {
+    fn take(&mut self, claimed: Claimed, asked: &[(LaneId, u16)], mut rooms: Vec<AccountCapacity>) {
+        for delivery in &claimed.dispatched {
+            if let Some(room) = rooms.iter_mut().find(|room| Some(room.account) == delivery.account) {
+                room.take(delivery.class);
+            }
+        }
+        let mut kept = Vec::new();
         for seen in &claimed.lanes {
             let Some(lane) = self.lanes.iter_mut().find(|lane| lane.route.lane == seen.lane) else { continue };
             let limit = asked.iter().find(|(lane, _)| *lane == seen.lane).map_or(0, |(_, limit)| *limit);
@@ -173,7 +186,15 @@ impl Pump {
             let has_moved = claimed.ended > 0 || claimed.dispatched.iter().any(|delivery| delivery.lane == seen.lane);
             lane.is_dirty = !is_drained && has_moved;
             lane.is_offered &= lane.is_dirty;
+            let went = claimed.dispatched.iter().filter(|delivery| delivery.lane == seen.lane).count();
+            if seen.candidates > went && !lane.is_dirty && lane.kept_for.is_empty() {
+                kept.push(seen.lane);
+            }
+            lane.kept_for = if seen.candidates > went { lane.busy(&rooms) } else { Vec::new() };
         }
+        // Rows that are kept for an account which is busy here: elsewhere it may have room.
+        kept.retain(|kept| self.lanes.iter().any(|lane| lane.route.lane == *kept && !lane.kept_for.is_empty()));
+        self.offer(&kept);
         self.measure(&claimed);
         if !claimed.dispatched.is_empty() {
             self.dispatch.begin(claimed.dispatched, &self.setup);
@@ -196,8 +217,23 @@ impl Pump {
 
     /// How long until an account with work has another token.
     fn token_wait(&self) -> Option<Duration> {
-        let dirty = self.lanes.iter().filter(|lane| lane.is_dirty);
-        self.dispatch.slots.token_wait(dirty.flat_map(|lane| &lane.route.accounts).map(|account| account.id))
+        let dirty = self.lanes.iter().filter(|lane| lane.is_dirty).flat_map(|lane| &lane.route.accounts);
+        let kept_for = self.lanes.iter().flat_map(|lane| &lane.kept_for);
+        self.dispatch.slots.token_wait(dirty.map(|account| account.id).chain(kept_for.copied()))
+    }
+}
+
+impl Lane {
+    /// Whether room at one of its accounts is of use to it.
+    fn has_work(&self) -> bool {
+        self.is_dirty || !self.kept_for.is_empty()
+    }
+
+    /// Those of its accounts that messages may have been drawn for and that had no room left in a claim.
+    fn busy(&self, rooms: &[AccountCapacity]) -> Vec<AccountId> {
+        let sharing = self.route.accounts.iter().zip(&self.route.weights).map(|(account, _)| account.id);
+        let is_busy = |id: &AccountId| rooms.iter().any(|room| room.account == *id && room.is_merely_busy(self.route.class));
+        sharing.filter(is_busy).collect()
     }
 }
 
@@ -211,13 +247,16 @@ fn lanes(routing: &Routing, known: &[Lane]) -> Vec<Lane> {
             tenants: known.map_or(1, |lane| lane.tenants),
             is_dirty: true,
             is_offered: false,
+            kept_for: Vec::new(),
             next_poll: Instant::now(),
         }
     };
     routing.routes.iter().filter(|route| !route.accounts.is_empty()).map(lane).collect()
 }
 
-fn plan_lane(lane: &Lane, limit: u16) -> LanePlan {
+fn plan_lane(lane: &Lane, room: u16) -> LanePlan {
+    // With weights, those in front may have to wait for an account that is busy while others find room.
+    let limit = if lane.route.weights.is_empty() { room } else { CLAIM_ROWS };
     // One tenant alone may have it all; several share, and the ring goes on next time.
     let tenant_limit = if lane.tenants <= 1 { limit } else { (limit / 8).max(1) };
     LanePlan {

@@ -131,6 +131,11 @@ impl Route {
         order.into_iter().filter_map(of).collect()
     }
 
+    /// Whether messages are drawn for this account.
+    pub fn draws(&self, account: AccountId) -> bool {
+        self.members().iter().any(|member| member.account == account && member.weight.is_some_and(|weight| weight > 0))
+    }
+
     /// How metrics name it.
     pub const fn labels(&self) -> Lane {
         Lane { channel: self.channel.as_str(), class: self.class.as_str(), route: self.name }

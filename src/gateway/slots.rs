@@ -221,11 +221,14 @@ impl AccountSlots {
             free: room.free.min(free),
             free_for_others: room.free_for_others.min(for_others),
             free_for_bulk: room.free_for_bulk.min(for_bulk),
+            is_well: room.is_well && !pool.is_used_up(Class::Transactional, now),
+            is_well_for_bulk: room.is_well_for_bulk && !pool.is_used_up(Class::Bulk, now),
         }
     }
 
     fn room(&mut self, now: Timestamp) -> AccountCapacity {
-        let none = AccountCapacity { account: self.account.id, free: 0, free_for_others: 0, free_for_bulk: 0 };
+        let id = self.account.id;
+        let none = AccountCapacity { account: id, free: 0, free_for_others: 0, free_for_bulk: 0, is_well: false, is_well_for_bulk: false };
         if !self.account.is_on || self.paused_until.is_some_and(|until| until > now) {
             return none;
         }
@@ -244,10 +247,12 @@ impl AccountSlots {
             free = free.min(u16::try_from(pace.room(Instant::now())).unwrap_or(u16::MAX));
         }
         AccountCapacity {
-            account: self.account.id,
+            account: id,
             free,
             free_for_others: free.min(for_others.saturating_sub(others)),
             free_for_bulk: free.min(for_bulk.saturating_sub(bulk)),
+            is_well: true,
+            is_well_for_bulk: true,
         }
     }
 

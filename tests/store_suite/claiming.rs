@@ -171,14 +171,28 @@ pub async fn lanes_share_the_capacity_in_the_order_of_the_plan(world: &World) {
     world.accept(all).await;
 
     let mut plan = world.plan(10, at(1));
-    plan.accounts = vec![AccountCapacity { account: world.account, free: 8, free_for_others: 4, free_for_bulk: 2 }];
+    plan.accounts = vec![AccountCapacity {
+        account: world.account,
+        free: 8,
+        free_for_others: 4,
+        free_for_bulk: 2,
+        is_well: true,
+        is_well_for_bulk: true,
+    }];
     let claimed = world.claim_by(plan, at(1)).await.dispatched;
 
     let of = |class| claimed.iter().filter(|delivery| delivery.class == class).count();
     assert_eq!((of(Class::Critical), of(Class::Transactional), of(Class::Bulk)), (5, 3, 0));
 
     let mut plan = world.plan(10, at(1));
-    plan.accounts = vec![AccountCapacity { account: world.account, free: 8, free_for_others: 4, free_for_bulk: 1 }];
+    plan.accounts = vec![AccountCapacity {
+        account: world.account,
+        free: 8,
+        free_for_others: 4,
+        free_for_bulk: 1,
+        is_well: true,
+        is_well_for_bulk: true,
+    }];
     let claimed = world.claim_by(plan, at(1)).await.dispatched;
     let of = |class| claimed.iter().filter(|delivery| delivery.class == class).count();
     assert_eq!((of(Class::Transactional), of(Class::Bulk)), (2, 1));
@@ -313,7 +327,8 @@ pub async fn a_claim_without_room_writes_nothing(world: &World) {
     let id = world.taken(world.email("order-1")).await;
 
     let mut plan = world.plan(10, at(1));
-    plan.accounts[0] = AccountCapacity { account: world.account, free: 0, free_for_others: 0, free_for_bulk: 0 };
+    plan.accounts[0] =
+        AccountCapacity { account: world.account, free: 0, free_for_others: 0, free_for_bulk: 0, is_well: true, is_well_for_bulk: true };
     let claimed = world.claim_by(plan, at(1)).await;
 
     assert_eq!((claimed.dispatched.len(), claimed.ended, claimed.lanes[1].candidates), (0, 0, 1));

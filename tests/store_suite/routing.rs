@@ -24,7 +24,7 @@ async fn plan(world: &World, with_room: &[AccountId], limit: u16, now: Timestamp
     }
     let room = |account: AccountId| {
         let free = if with_room.is_empty() || with_room.contains(&account) { limit } else { 0 };
-        AccountCapacity { account, free, free_for_others: free, free_for_bulk: free }
+        AccountCapacity { account, free, free_for_others: free, free_for_bulk: free, is_well: true, is_well_for_bulk: true }
     };
     plan.accounts = vec![room(world.account), room(backup)];
     (plan, backup)

@@ -101,7 +101,14 @@ impl World {
     /// A plan for all lanes in class order, with `free` slots of the one account for everybody.
     pub fn plan(&self, free: u16, now: Timestamp) -> ClaimPlan {
         let lanes = Class::ALL.iter().map(|class| self.lane_plan(*class, free)).collect();
-        let account = AccountCapacity { account: self.account, free, free_for_others: free, free_for_bulk: free };
+        let account = AccountCapacity {
+            account: self.account,
+            free,
+            free_for_others: free,
+            free_for_bulk: free,
+            is_well: true,
+            is_well_for_bulk: true,
+        };
         let (instance, sends_as, owners, paused) = (self.instance, Arc::default(), Default::default(), Default::default());
         ClaimPlan { instance, lease_until: now.plus(LEASE), lanes, accounts: vec![account], sends_as, owners, paused }
     }

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a story that meets the unexpected has failed")]
 
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tidings_tests::client::{Client, email, of_category};
@@ -16,6 +16,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 on_both_databases!(
     messages_are_shared_out_by_weight_and_a_reload_shares_them_anew,
+    a_burst_keeps_the_shares_also_where_it_fills_the_slots,
+    what_is_drawn_for_an_account_that_hangs_goes_by_the_other_once_its_patience_is_over,
     a_message_whose_drawn_account_is_down_goes_by_the_other_and_says_so,
     an_account_of_a_tenant_is_its_own_and_so_is_its_trouble,
 );
@@ -72,6 +74,57 @@ async fn messages_are_shared_out_by_weight_and_a_reload_shares_them_anew(stage: 
     let checked = Command::new(BINARY).args(["check", "--config"]).arg(stage.directory().join("tidings.toml")).output().unwrap();
     let said = String::from_utf8(checked.stdout).unwrap();
     assert!(said.contains("shares   routes.email.default: a 0.1%, b 99.9%"), "{said}");
+}
+
+/// Waits until it is so.
+async fn until(reached: impl Fn() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !reached() {
+        assert!(Instant::now() < deadline, "not so in {PATIENCE:?}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// Posts so many messages of a category at once.
+async fn post_burst(client: &Client, category: &str, messages: usize) {
+    let items: Vec<Value> = (0..messages)
+        .map(|n| {
+            let mut item = of_category(category, "ada@example.com");
+            item["idempotency_key"] = json!(format!("burst-{n}"));
+            item
+        })
+        .collect();
+    for part in items.chunks(100) {
+        let answer = client.post_batch(&json!({"notifications": part})).await;
+        assert!(answer.status == 200 || answer.status == 202, "{}", answer.text);
+    }
+}
+
+/// Two accounts of four slots that share everything nine to one.
+fn nine_to_one(a: &ScriptedSmtp, b: &ScriptedSmtp) -> String {
+    let accounts = format!("{}concurrency = 4\n{}concurrency = 4\n", smtp_account("a", a), smtp_account("b", b));
+    let route = "[routes.email]\ndefault = [{ account = \"a\", weight = 9 }, { account = \"b\", weight = 1 }]\n";
+    format!("{accounts}{route}[categories.digest]\nclass = \"bulk\"\n[categories.receipt]\n")
+}
+
+async fn a_burst_keeps_the_shares_also_where_it_fills_the_slots(stage: Stage) {
+    let (a, b) = (ScriptedSmtp::start(Behaviour::default()).await, ScriptedSmtp::start(Behaviour::default()).await);
+    let gateway = stage.launch(BINARY).config(&nine_to_one(&a, &b)).start();
+    post_burst(&gateway.client(), "digest", 1_000).await;
+    until(|| a.taken() + b.taken() >= 1_000).await;
+    // A hundred are to be expected; five standard deviations are 47.
+    assert!((53..=147).contains(&b.taken()), "{} of 1000 by b", b.taken());
+    assert_eq!(a.taken() + b.taken(), 1_000);
+}
+
+async fn what_is_drawn_for_an_account_that_hangs_goes_by_the_other_once_its_patience_is_over(stage: Stage) {
+    let hanging = Behaviour::default().always(Phase::Dot, Act::Silence);
+    let (a, b) = (ScriptedSmtp::start(hanging).await, ScriptedSmtp::start(Behaviour::default()).await);
+    let gateway = stage.launch(BINARY).config(&nine_to_one(&a, &b)).start();
+    post_burst(&gateway.client(), "receipt", 200).await;
+    // What its slots hold stays with it: it may have been taken.
+    until(|| b.taken() >= 196).await;
+    assert!(b.taken() <= 200 && a.taken() <= 4);
 }
 
 async fn a_message_whose_drawn_account_is_down_goes_by_the_other_and_says_so(stage: Stage) {

@@ -6,6 +6,7 @@ use serde::{Serialize, Serializer};
 use tidings_core::address::{EmailAddress, Mailbox};
 use tidings_core::delivery::{AttemptRecord, Delivery, Flags};
 use tidings_core::ids::{AccountId, DeliveryId, NotificationId};
+use tidings_core::route::is_patient;
 use tidings_core::secrets::{CannotOpen, Keyring};
 use tidings_core::state::{Certainty, State};
 use tidings_core::status::{Circumstances, held_by, summary, wait_reason};
@@ -161,8 +162,12 @@ impl Reader<'_> {
 
     /// What holds up the lane of a delivery as a whole, and the account that takes it next where there can be only one.
     fn lane(&self, delivery: &Delivery) -> (Option<WaitReason>, Option<&str>) {
-        let accounts = self.routing.of_lane(delivery.lane).into_iter().flat_map(|route| route.order(delivery));
-        let able: Vec<_> = accounts.filter(|account| account.is_on && account.may_carry(delivery)).collect();
+        let route = self.routing.of_lane(delivery.lane);
+        let able: Vec<_> = route
+            .into_iter()
+            .flat_map(|route| route.order(delivery))
+            .filter(|account| account.is_on && account.may_carry(delivery))
+            .collect();
         if self.is_disabled {
             return (Some(WaitReason::Tenant), None);
         }
@@ -175,6 +180,14 @@ impl Reader<'_> {
             |id: AccountId| if is_spared(id) { Some(WaitReason::Paused) } else { self.slots.wait_reason(id, delivery.class, self.now) };
         let free: Vec<_> = able.iter().filter(|account| !is_spared(account.id)).collect();
         let next_account = if let [only] = free.as_slice() { Some(only.name.as_str()) } else { None };
+        // Out of tokens it is merely busy: what is drawn for it does not ask yet whether another has room.
+        let waits_for_share = |drawn: &AccountId| {
+            let is_kept = is_patient(delivery, self.now) && route.is_some_and(|route| route.draws(*drawn));
+            is_kept && hindered(*drawn) == Some(WaitReason::Rate) && self.slots.hindrance(*drawn, self.now).is_none()
+        };
+        if first.filter(waits_for_share).is_some() {
+            return (Some(WaitReason::Rate), next_account);
+        }
         (held_by(able.iter().map(|account| hindered(account.id))), next_account)
     }
 

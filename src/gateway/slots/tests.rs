@@ -83,6 +83,29 @@ fn an_account_that_is_unchanged_stays_parked_and_one_with_other_settings_tries_a
 }
 
 #[test]
+fn an_account_is_merely_busy_only_while_it_is_well() {
+    let adapter: Arc<dyn tidings_core::adapter::Adapter> = Arc::new(Silent::default());
+    let busy = |slots: &Arc<Slots>| {
+        Class::ALL.iter().map(|class| slots.capacity(&[AccountId(1)], NOW)[0].is_merely_busy(*class)).collect::<Vec<_>>()
+    };
+    let slots = Arc::new(Slots::new(&[account(None, &adapter)], NOW));
+    assert_eq!(busy(&slots), [false, false, false], "it has room");
+    for _ in 0..7 {
+        slots.begin(AccountId(1), Class::Bulk);
+    }
+    assert_eq!(busy(&slots), [false, false, true], "bulk has used its part");
+    for _ in 0..3 {
+        slots.begin(AccountId(1), Class::Critical);
+    }
+    assert_eq!(busy(&slots), [false, true, true], "a code waits for nobody");
+    slots.learn(AccountId(1), &Outcome::Throttled { retry_after: Some(Duration::from_secs(60)) }, NOW);
+    assert_eq!(busy(&slots), [false, false, false], "it asked for silence");
+    let parked = Arc::new(Slots::new(&[account(None, &adapter)], NOW));
+    parked.learn(AccountId(1), &Outcome::Credential, NOW);
+    assert_eq!(busy(&parked), [false, false, false], "its credential is refused");
+}
+
+#[test]
 fn that_an_account_is_parked_or_recovered_is_said_once() {
     let adapter: Arc<dyn tidings_core::adapter::Adapter> = Arc::new(Silent::default());
     let slots = Slots::new(&[account(None, &adapter)], NOW);

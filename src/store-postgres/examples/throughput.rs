@@ -57,7 +57,8 @@ async fn main() -> Result<(), Failed> {
             cursor: None,
             low,
         };
-        let capacity = AccountCapacity { account, free: slots, free_for_others: slots, free_for_bulk: slots };
+        let capacity =
+            AccountCapacity { account, free: slots, free_for_others: slots, free_for_bulk: slots, is_well: true, is_well_for_bulk: true };
         let lease_until = now.plus(Duration::from_secs(600));
         let claim = Some(ClaimPlan {
             instance,

@@ -107,7 +107,8 @@ fn cpu_micros() -> f64 {
 fn plan(instance: InstanceId, lane: LaneId, account: AccountId, limit: u16) -> ClaimPlan {
     let route = vec![account.into()];
     let lane = LanePlan { lane, class: Class::Transactional, route, limit, tenant_limit: limit, cursor: None, low: None };
-    let accounts = vec![AccountCapacity { account, free: limit, free_for_others: limit, free_for_bulk: limit }];
+    let accounts =
+        vec![AccountCapacity { account, free: limit, free_for_others: limit, free_for_bulk: limit, is_well: true, is_well_for_bulk: true }];
     ClaimPlan {
         instance,
         lease_until: NOW.plus(Duration::from_secs(60)),

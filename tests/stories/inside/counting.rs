@@ -143,7 +143,7 @@ async fn the_end_of_a_lease_is_counted_by_who_sees_it(stage: Stage) {
     let account = route.accounts[0].id;
     let lane =
         LanePlan { lane: route.lane, class: route.class, route: vec![account.into()], limit: 1, tenant_limit: 1, cursor: None, low: None };
-    let capacity = AccountCapacity { account, free: 1, free_for_others: 1, free_for_bulk: 1 };
+    let capacity = AccountCapacity { account, free: 1, free_for_others: 1, free_for_bulk: 1, is_well: true, is_well_for_bulk: true };
     let now = inside.app.now();
     let instance = inside.app.store.register_instance(now, b"gone").await.expect("another process");
     let (lanes, accounts, sends_as, owners, paused) = (vec![lane], vec![capacity], Arc::default(), Default::default(), Default::default());

@@ -34,9 +34,16 @@ impl Adapter for Silent {
 }
 
 fn routing(is_on: bool) -> Routing {
-    let account = Arc::new(Account {
-        id: AccountId(1),
-        name: "relay".to_owned(),
+    let account = Arc::new(account(1, "relay", is_on));
+    let (lane, channel, class) = (LaneId(1), Channel::Email, Class::Transactional);
+    let route = Route { lane, channel, class, name: MAIN_ROUTE, accounts: vec![account.clone()], weights: Vec::new() };
+    Routing { routes: vec![route], accounts: vec![account], sandbox_only: false }
+}
+
+fn account(id: i32, name: &str, is_on: bool) -> Account {
+    Account {
+        id: AccountId(id),
+        name: name.to_owned(),
         kind: "smtp".to_owned(),
         adapter: Arc::new(Silent),
         built_from: [0; 32],
@@ -47,10 +54,7 @@ fn routing(is_on: bool) -> Routing {
         concurrency: 1,
         rate: None,
         daily_cap: None,
-    });
-    let (lane, channel, class) = (LaneId(1), Channel::Email, Class::Transactional);
-    let route = Route { lane, channel, class, name: MAIN_ROUTE, accounts: vec![account.clone()], weights: Vec::new() };
-    Routing { routes: vec![route], accounts: vec![account], sandbox_only: false }
+    }
 }
 
 fn keyring() -> Keyring {
@@ -181,6 +185,41 @@ fn a_due_delivery_without_an_account_says_so() {
     (delivery.state, delivery.available_at, delivery.lease_expires_at) = (State::RetryWait, Some(NOW), None);
     assert_eq!(read(&stored, &routing(false), true)["deliveries"][0]["wait_reason"], "no_account");
     assert_eq!(read(&stored, &routing(true), true)["deliveries"][0]["wait_reason"], serde_json::Value::Null);
+}
+
+#[test]
+fn what_is_drawn_for_an_account_without_tokens_waits_for_its_rate_until_its_patience_is_over() {
+    let slow = Account { rate: std::num::NonZeroU32::new(1), ..account(1, "slow", true) };
+    let accounts = vec![Arc::new(slow), Arc::new(account(2, "fast", true))];
+    let (lane, channel, class) = (LaneId(1), Channel::Email, Class::Transactional);
+    let read_with = |weights: Vec<u16>, age: u64, is_empty: bool| {
+        let route = Route { lane, channel, class, name: MAIN_ROUTE, accounts: accounts.clone(), weights };
+        let routing = Routing { routes: vec![route], accounts: accounts.clone(), sandbox_only: false };
+        let slots = Arc::new(Slots::new(&routing.accounts, NOW));
+        let _turn = is_empty.then(|| slots.begin(AccountId(1), class));
+        let mut stored = second_try();
+        let delivery = &mut stored.deliveries[0].delivery;
+        (delivery.state, delivery.available_at, delivery.lease_expires_at) = (State::Queued, Some(NOW), None);
+        (delivery.attempt_number, delivery.attempt_count, delivery.account, delivery.attempt_started_at) = (0, 0, None, None);
+        let (former_accounts, senders) = (HashMap::new(), BTreeMap::new());
+        let reader = Reader {
+            is_disabled: false,
+            paused: Paused::default(),
+            keyring: &keyring(),
+            routing: &routing,
+            former_accounts: &former_accounts,
+            senders: &senders,
+            sees_addresses: true,
+            slots: &slots,
+            now: NOW.plus(Duration::from_secs(age)),
+        };
+        let body: serde_json::Value = serde_json::from_slice(&reader.render(&stored).unwrap()).unwrap();
+        body["deliveries"][0]["wait_reason"].clone()
+    };
+    assert_eq!(read_with(vec![1], 4, true), "rate");
+    assert_eq!(read_with(vec![1], 4, false), serde_json::Value::Null);
+    assert_eq!(read_with(vec![1], 5, true), serde_json::Value::Null, "the other one takes it");
+    assert_eq!(read_with(Vec::new(), 0, true), serde_json::Value::Null, "without weights nobody waits");
 }
 
 #[test]

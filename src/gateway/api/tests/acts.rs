@@ -54,7 +54,7 @@ impl Worker<'_> {
             low: None,
         };
         let account = routes[0].accounts[0].id;
-        let capacity = AccountCapacity { account, free: 50, free_for_others: 50, free_for_bulk: 50 };
+        let capacity = AccountCapacity { account, free: 50, free_for_others: 50, free_for_bulk: 50, is_well: true, is_well_for_bulk: true };
         let plan = ClaimPlan {
             instance,
             lease_until: now.plus(LEASE),

@@ -65,7 +65,14 @@ pub(super) async fn end_all(rig: &Rig, outcome: &Outcome) -> Vec<DeliveryId> {
         lease_until: now.plus(Duration::from_secs(60)),
         lanes: lanes.collect(),
         accounts: accounts
-            .map(|account| AccountCapacity { account: account.id, free: 50, free_for_others: 50, free_for_bulk: 50 })
+            .map(|account| AccountCapacity {
+                account: account.id,
+                free: 50,
+                free_for_others: 50,
+                free_for_bulk: 50,
+                is_well: true,
+                is_well_for_bulk: true,
+            })
             .collect(),
     };
     let batch = WriteBatch { claim: Some(plan), ..WriteBatch::default() };
