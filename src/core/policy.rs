@@ -133,6 +133,9 @@ pub struct ClassRules {
     pub max_lateness: Duration,
 }
 
+/// The category of a request that names none.
+pub const DEFAULT_CATEGORY: &str = "default";
+
 /// What an operator says about one category.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CategoryRules {
@@ -173,6 +176,11 @@ impl Rules {
             Class::Transactional => &self.transactional,
             Class::Bulk => &self.bulk,
         }
+    }
+
+    /// The class of a category's messages; transactional where nothing is said.
+    pub fn class_of(&self, category: &str) -> Class {
+        self.categories.get(category).and_then(|category| category.class).unwrap_or(Class::Transactional)
     }
 
     /// What happens when nothing resolves an ambiguous send: the category's word, else its class's for the channel.

@@ -15,9 +15,10 @@ use tidings_core::store::{Store, StoreError};
 use tidings_core::words::{Channel, Class};
 
 use crate::clock::StoreClock;
-use crate::config::{Account as Configured, Entry, Settings};
-use crate::routing::{Account, MAIN_ROUTE, Owner, Route, Routing, SANDBOX_ROUTE};
+use crate::config::{Account as Configured, Entry, Settings, Via};
+use crate::routing::{Account, Owner, Route, Routing, SANDBOX_ROUTE};
 use crate::sealed;
+use crate::setup::Setup;
 use crate::writer::{WriteError, Writer};
 
 /// The name and kind of the built-in account.
@@ -106,7 +107,8 @@ pub async fn register(adapters: Adapters, settings: &Settings, store: &dyn Store
     let accounts: Vec<_> = adapters.0.into_iter().zip(ids).map(account).collect();
     warn_of_gone(&names, store).await?;
     let routes = lanes(settings, store, &accounts).await?;
-    let routing = Routing { routes, accounts, sandbox_only: settings.is_sandbox_only() };
+    let former = former_lanes(settings, store, &routes, &accounts).await?;
+    let routing = Routing { routes, former, accounts, sandbox_only: settings.is_sandbox_only() };
     for (account, tenant) in learn_owners(&routing, store).await? {
         tracing::warn!(account, tenant, "this account belongs to a tenant that is not there yet: until then it carries nothing");
     }
@@ -161,24 +163,60 @@ async fn warn_of_gone(configured: &[(String, String)], store: &dyn Store) -> Res
     Ok(())
 }
 
-/// A main and a sandbox lane for each class, critical first.
+/// A lane for each class and route that messages of it can meet, and one for the sandbox; critical first.
 async fn lanes(settings: &Settings, store: &dyn Store, accounts: &[Arc<Account>]) -> Result<Vec<Route>, StoreError> {
     let channel = Channel::Email;
-    let wanted: Vec<(Class, &'static str)> = Class::ALL.iter().flat_map(|class| [(*class, MAIN_ROUTE), (*class, SANDBOX_ROUTE)]).collect();
-    let rows: Vec<(Channel, Class, String)> = wanted.iter().map(|(class, name)| (channel, *class, (*name).to_owned())).collect();
+    let sandboxes = Class::ALL.iter().map(|class| (*class, None));
+    let mut wanted: Vec<(Class, Option<Via>)> =
+        settings.vias().into_iter().map(|(class, via)| (class, Some(via))).chain(sandboxes).collect();
+    wanted.sort_by_key(|(class, _)| *class);
+    let name = |via: &Option<Via>| via.as_ref().map_or_else(|| SANDBOX_ROUTE.to_owned(), Via::to_string);
+    let rows: Vec<_> = wanted.iter().map(|(class, via)| (channel, *class, name(via))).collect();
     let ids: Vec<LaneId> = store.ensure_lanes(&rows).await?;
-    let mut routes = Vec::new();
-    for ((class, name), lane) in wanted.into_iter().zip(ids) {
-        let (members, weights) = if name == SANDBOX_ROUTE {
-            (accounts.iter().filter(|account| account.kind == SANDBOX).cloned().collect(), Vec::new())
-        } else {
-            let route = settings.route(class);
-            let named = |entry: &Entry| accounts.iter().find(|account| account.name == entry.account).cloned();
-            (route.iter().filter_map(named).collect(), route.iter().map_while(|entry| entry.weight).collect())
-        };
-        routes.push(Route { lane, channel, class, name, accounts: members, weights });
-    }
-    Ok(routes)
+    let route = |((class, via), lane): ((Class, Option<Via>), _)| match via {
+        Some(via) => route(settings, accounts, lane, class, &via),
+        None => {
+            let members = accounts.iter().filter(|account| account.kind == SANDBOX).cloned().collect();
+            Route { lane, channel, class, name: SANDBOX_ROUTE.to_owned(), accounts: members, weights: Vec::new() }
+        }
+    };
+    Ok(wanted.into_iter().zip(ids).map(route).collect())
+}
+
+fn route(settings: &Settings, accounts: &[Arc<Account>], lane: LaneId, class: Class, via: &Via) -> Route {
+    let entries = settings.route(via, class);
+    let named = |entry: &Entry| accounts.iter().find(|account| account.name == entry.account).cloned();
+    let members = entries.iter().filter_map(named).collect();
+    let weights = entries.iter().map_while(|entry| entry.weight).collect();
+    Route { lane, channel: Channel::Email, class, name: via.to_string(), accounts: members, weights }
+}
+
+/// Lanes that the store knows beside those of the configuration: messages that were accepted under another one may wait there.
+/// Each is carried by what carries such messages now. Those of an unknown kind are left to the newer version that made them.
+async fn former_lanes(
+    settings: &Settings,
+    store: &dyn Store,
+    routes: &[Route],
+    accounts: &[Arc<Account>],
+) -> Result<Vec<Route>, StoreError> {
+    let stored = store.lanes().await?;
+    let former =
+        stored.into_iter().filter(|(lane, channel, ..)| *channel == Channel::Email && !routes.iter().any(|route| route.lane == *lane));
+    let mut former: Vec<Route> =
+        former.filter_map(|(lane, _, class, name)| Some(route(settings, accounts, lane, class, &name.parse().ok()?))).collect();
+    former.sort_by_key(|route| route.class);
+    Ok(former)
+}
+
+/// Learns lanes that other processes have made; `None` where there are none.
+///
+/// # Errors
+/// When the store does not answer.
+pub async fn learn_lanes(setup: &Setup, store: &dyn Store) -> Result<Option<Setup>, StoreError> {
+    let routing = &setup.routing;
+    let former = former_lanes(&setup.settings, store, &routing.routes, &routing.accounts).await?;
+    let is_new = former.iter().any(|route| routing.of_lane(route.lane).is_none());
+    Ok(is_new.then(|| setup.with(Routing { former, ..routing.clone() })))
 }
 
 /// The sandbox's port to the store: messages ride in the group commit, sealed.

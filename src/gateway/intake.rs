@@ -10,6 +10,7 @@ use tidings_core::fault::{FaultCode, Faults};
 use tidings_core::ids::NotificationId;
 use tidings_core::nearest::nearest;
 use tidings_core::pointer::Pointer;
+use tidings_core::policy::DEFAULT_CATEGORY;
 use tidings_core::request::{Recipient, Request};
 use tidings_core::secrets::FINGERPRINT_VERSION;
 use tidings_core::state::State;
@@ -27,9 +28,6 @@ use places::{Place, author, check, places};
 
 mod guests;
 mod places;
-
-/// The category of a request that names none.
-const DEFAULT_CATEGORY: &str = "default";
 
 /// What is known of a call besides its body.
 pub struct Call<'a> {
@@ -81,7 +79,7 @@ pub fn prepare(app: &App, call: &Call<'_>, request: Request) -> Result<Intake, R
         return Err(Refusal::CriticalScopeMissing);
     }
 
-    let places: Vec<Place<'_>> = places(call.caller, class, &request.recipients, &mut faults);
+    let places: Vec<Place<'_>> = places(call.caller, &category, class, &request.recipients, &mut faults);
     guests(call.caller, &request, &mut faults);
     let from = author(call.caller, &category, request.email.from.as_ref(), &places, &mut faults);
     let asked = Asked::of(&request);
@@ -162,10 +160,8 @@ fn ref_digest(app: &App, recipients: &[Recipient]) -> Option<Vec<u8>> {
 /// The category's class. An undeclared one is transactional, or a fault as soon as the operator has declared any:
 /// a mistyped name of a critical category must not quietly lose its urgency.
 fn class_of(setup: &Setup, category: &str, is_named: bool, faults: &mut Faults) -> Class {
-    if let Some(rules) = setup.rules.categories.get(category) {
-        return rules.class.unwrap_or(Class::Transactional);
-    }
-    if is_named && category != DEFAULT_CATEGORY && !setup.settings.takes_undeclared_categories() {
+    let is_declared = setup.rules.categories.contains_key(category);
+    if !is_declared && is_named && category != DEFAULT_CATEGORY && !setup.settings.takes_undeclared_categories() {
         let declared = setup.rules.categories.keys().map(String::as_str);
         let detail = match nearest(category, declared) {
             Some(meant) => format!("the configuration does not declare this category; did you mean \"{meant}\"?"),
@@ -173,7 +169,7 @@ fn class_of(setup: &Setup, category: &str, is_named: bool, faults: &mut Faults) 
         };
         faults.add(&Pointer::ROOT.name("category"), FaultCode::UnknownCategory, detail);
     }
-    Class::Transactional
+    setup.rules.class_of(category)
 }
 
 /// The deadline of a request that names none, counted from when it is due.

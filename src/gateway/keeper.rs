@@ -43,9 +43,11 @@ const AUDIT_SLICE: Duration = Duration::from_secs(600);
 const AUDIT_MARGIN: Duration = Duration::from_secs(180);
 /// How often it is seen whether the database's log has to be carried over.
 const LOG_EVERY: Duration = Duration::from_secs(1);
-/// How often the clock is anchored to the database's.
 /// How often it is read what operators have paused: in force within two seconds everywhere (S-118).
 const PAUSES_EVERY: Duration = Duration::from_secs(1);
+/// How often it is seen whether another process made a lane, as one with another configuration does.
+const LANES_EVERY: Duration = Duration::from_secs(5);
+/// How often the clock is anchored to the database's.
 const ANCHOR_EVERY: Duration = Duration::from_secs(60);
 
 /// Runs all regular work of a process until it is cancelled.
@@ -90,6 +92,7 @@ impl Keeper {
         job(PROVE_EVERY, |keeper| Box::pin(async move { keeper.prove().await }));
         job(LOG_EVERY, |keeper| Box::pin(async move { keeper.carry_log_over().await }));
         job(PAUSES_EVERY, |keeper| Box::pin(async move { keeper.see_pauses().await }));
+        job(LANES_EVERY, |keeper| Box::pin(async move { keeper.see_lanes().await }));
         job(ANCHOR_EVERY, |keeper| Box::pin(async move { keeper.anchor().await }));
         let setup = keeper.app.setup();
         let roles = &setup.settings.server.roles;
@@ -222,6 +225,20 @@ impl Keeper {
         // A tenant may be made by another process.
         if let Err(error) = accounts::learn_owners(&self.app.setup().routing, self.app.store.as_ref()).await {
             tracing::debug!(error = %error, "the tenants of accounts could not be read; it is tried again");
+        }
+    }
+
+    /// Learns lanes that were made elsewhere: should nobody else be left, this process carries them as its configuration says.
+    async fn see_lanes(&self) {
+        let setup = self.app.setup();
+        match accounts::learn_lanes(&setup, self.app.store.as_ref()).await {
+            Ok(Some(learned)) => {
+                // Should a reload have come in between, the next look is by that.
+                self.app.in_force.compare_and_swap(&setup, Arc::new(learned));
+                self.app.wake.look();
+            }
+            Ok(None) => {}
+            Err(error) => tracing::debug!(error = %error, "the lanes could not be read; it is tried again"),
         }
     }
 

@@ -1,5 +1,5 @@
 //! What is counted in this process and measured in its store, in the form that Prometheus reads. Labels are words of ours and
-//! names from the configuration, never a tenant, an address or an id (S-226); counting is an addition in memory.
+//! names from the configuration (a tenant's only where a route is for it), never an address or an id (S-226); counting is an addition in memory.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::{Mutex, PoisonError};
@@ -33,8 +33,8 @@ pub struct Lane {
     pub channel: &'static str,
     /// The class.
     pub class: &'static str,
-    /// `main` or `sandbox`.
-    pub route: &'static str,
+    /// `main`, `sandbox`, or a special one of the configuration.
+    pub route: String,
 }
 
 /// The labels of a lane's depth.
@@ -44,8 +44,8 @@ pub struct LaneState {
     pub channel: &'static str,
     /// The class.
     pub class: &'static str,
-    /// `main` or `sandbox`.
-    pub route: &'static str,
+    /// `main`, `sandbox`, or a special one of the configuration.
+    pub route: String,
     /// The state's word.
     pub state: &'static str,
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use rand::RngExt as _;
-use tidings_core::ids::{AccountId, InstanceId, LaneId, TenantId};
+use tidings_core::ids::{AccountId, InstanceId, LaneId};
 use tidings_core::judge::{AccountCapacity, ClaimPlan, LanePlan};
 use tidings_core::policy::LEASE;
 use tidings_core::store::Claimed;
@@ -16,26 +16,15 @@ use tidings_core::words::Class;
 use crate::app::App;
 use crate::dispatch::Dispatch;
 use crate::metrics::Hop;
-use crate::routing::{Route, Routing};
 use crate::setup::Setup;
+use lanes::{CLAIM_ROWS, Lane, group, lanes, turn};
 
-/// Rows that one claim takes of a lane, at most.
-const CLAIM_ROWS: u16 = 50;
+mod lanes;
+
+/// How long it may take to see which lanes have something that waits; then all are looked at.
+const LOOK_LIMIT: Duration = Duration::from_millis(250);
 /// How long to wait after a claim that failed.
 const AFTER_FAILURE: Duration = Duration::from_millis(250);
-
-struct Lane {
-    route: Route,
-    cursor: Option<TenantId>,
-    /// How many tenants with waiting rows the ring found last time.
-    tenants: usize,
-    is_dirty: bool,
-    /// Other processes were asked to look at it since it became dirty.
-    is_offered: bool,
-    /// Busy accounts that rows of the last page may have been kept for: room there makes it dirty.
-    kept_for: Vec<AccountId>,
-    next_poll: Instant,
-}
 
 /// See the module.
 pub struct Pump {
@@ -44,7 +33,11 @@ pub struct Pump {
     instance: InstanceId,
     /// By which it plans: one claim goes by one configuration from its plan to its calls.
     setup: Arc<Setup>,
+    /// Critical ones first.
     lanes: Vec<Lane>,
+    /// When critical lanes are polled next, and the others.
+    next_polls: [Instant; 2],
+    claims: u64,
     paused: Arc<AtomicBool>,
 }
 
@@ -53,13 +46,14 @@ impl Pump {
     pub fn new(app: Arc<App>, dispatch: Arc<Dispatch>, instance: InstanceId, paused: Arc<AtomicBool>) -> Self {
         let setup = app.setup();
         let lanes = lanes(&setup.routing, &[]);
-        Self { app, dispatch, instance, setup, lanes, paused }
+        Self { app, dispatch, instance, setup, lanes, next_polls: [Instant::now(); 2], claims: 0, paused }
     }
 
     /// Runs until the process stops claiming.
     pub async fn run(mut self) {
         while !self.dispatch.is_stopping() {
             self.follow();
+            self.poll().await;
             let until_next = self.mark_due();
             match self.plan() {
                 Some(plan) => self.claim(plan).await,
@@ -79,26 +73,42 @@ impl Pump {
         let setup = self.app.setup();
         if !Arc::ptr_eq(&setup, &self.setup) {
             self.lanes = lanes(&setup.routing, &self.lanes);
+            self.next_polls = [Instant::now(); 2];
             self.setup = setup;
         }
     }
 
-    /// Marks the lanes that hints or the poll say are due; returns how long nothing else will be.
+    /// Marks, when it is time, the lanes in which something waits: one read tells which, so that lanes without cost no claim.
+    async fn poll(&mut self) {
+        let now = Instant::now();
+        let is_due = self.next_polls.map(|at| at <= now);
+        if is_due == [false; 2] {
+            return;
+        }
+        let waiting = match tokio::time::timeout(LOOK_LIMIT, self.app.store.waiting_lanes()).await {
+            Ok(Ok(waiting)) => Some(waiting),
+            Ok(Err(_)) | Err(_) => None,
+        };
+        for lane in self.lanes.iter_mut().filter(|lane| is_due[group(lane.route.class)]) {
+            lane.is_dirty |= waiting.as_ref().is_none_or(|waiting| waiting.contains(&lane.route.lane));
+        }
+        for (class, next) in [Class::Critical, Class::Bulk].into_iter().zip(&mut self.next_polls) {
+            if is_due[group(class)] {
+                *next = now + self.app.clock.real(poll_interval(class));
+            }
+        }
+    }
+
+    /// Marks the lanes that hints say are due; returns how long nothing else will be.
     fn mark_due(&mut self) -> Duration {
         let (clock_now, now) = (self.app.clock.now(), Instant::now());
         let (hinted, next) = self.app.wake.take_due(clock_now);
-        let mut wait = next.map_or(Duration::from_secs(1), |at| self.app.clock.real(at.since(clock_now)));
-        for lane in &mut self.lanes {
-            if hinted.contains(&lane.route.lane) {
-                lane.is_dirty = true;
-            }
-            if lane.next_poll <= now {
-                lane.is_dirty = true;
-                lane.next_poll = now + self.app.clock.real(poll_interval(lane.route.class));
-            }
-            wait = wait.min(lane.next_poll.saturating_duration_since(now));
+        for lane in self.lanes.iter_mut().filter(|lane| hinted.contains(&lane.route.lane)) {
+            lane.is_dirty = true;
         }
-        wait.max(Duration::from_millis(1))
+        let until_hint = next.map_or(Duration::from_secs(1), |at| self.app.clock.real(at.since(clock_now)));
+        let until_poll = self.next_polls.map(|at| at.saturating_duration_since(now));
+        until_hint.min(until_poll[0]).min(until_poll[1]).max(Duration::from_millis(1))
     }
 
     /// What to claim now; `None` where nothing is due or nobody has room.
@@ -128,18 +138,16 @@ impl Pump {
             let of_each = lane.route.accounts.iter().map(|account| free(account.id, lane.route.class));
             of_each.fold(0, u16::saturating_add).min(CLAIM_ROWS)
         };
+        let paused = self.app.pauses.at(now, &self.setup.routing);
         let full: Vec<LaneId> = dirty.iter().filter(|lane| room(lane) == 0 && !lane.is_offered).map(|lane| lane.route.lane).collect();
-        let mut lanes: Vec<LanePlan> = dirty.into_iter().filter(|lane| room(lane) > 0).map(|lane| plan_lane(lane, room(lane))).collect();
+        // A lane that is paused as a whole is not even looked at.
+        let open = dirty.into_iter().filter(|lane| room(lane) > 0 && !paused.stops(lane.route.channel, lane.route.class)).collect();
+        let mut lanes: Vec<LanePlan> = turn(open).into_iter().map(|lane| lane.plan(room(lane))).collect();
         if self.dispatch.slots.has_trial(&wanted, now) {
             // What tries a parked account is never a login code while anything else waits.
             lanes.reverse();
         }
         self.offer(&full);
-        let paused = self.app.pauses.at(now, &self.setup.routing);
-        // A lane that is paused as a whole is not even looked at.
-        lanes.retain(|plan| {
-            !self.lanes.iter().any(|lane| lane.route.lane == plan.lane && paused.stops(lane.route.channel, lane.route.class))
-        });
         let (instance, sends_as, owners) = (self.instance, self.setup.sends_as.clone(), self.setup.routing.owners());
         (!lanes.is_empty()).then(|| ClaimPlan { instance, lease_until: now.plus(LEASE), lanes, accounts, sends_as, owners, paused })
     }
@@ -158,6 +166,10 @@ impl Pump {
     async fn claim(&mut self, plan: ClaimPlan) {
         let asked: Vec<(LaneId, u16)> = plan.lanes.iter().map(|lane| (lane.lane, lane.limit)).collect();
         let rooms = plan.accounts.clone();
+        self.claims += 1;
+        for lane in self.lanes.iter_mut().filter(|lane| asked.iter().any(|(asked, _)| *asked == lane.route.lane)) {
+            lane.looked_at = self.claims;
+        }
         match self.app.writer.claim(plan, self.setup.rules.clone()).await {
             Ok(claimed) => self.take(claimed, &asked, rooms),
             Err(error) => {
@@ -220,53 +232,6 @@ impl Pump {
         let dirty = self.lanes.iter().filter(|lane| lane.is_dirty).flat_map(|lane| &lane.route.accounts);
         let kept_for = self.lanes.iter().flat_map(|lane| &lane.kept_for);
         self.dispatch.slots.token_wait(dirty.map(|account| account.id).chain(kept_for.copied()))
-    }
-}
-
-impl Lane {
-    /// Whether room at one of its accounts is of use to it.
-    fn has_work(&self) -> bool {
-        self.is_dirty || !self.kept_for.is_empty()
-    }
-
-    /// Those of its accounts that messages may have been drawn for and that had no room left in a claim.
-    fn busy(&self, rooms: &[AccountCapacity]) -> Vec<AccountId> {
-        let sharing = self.route.accounts.iter().zip(&self.route.weights).map(|(account, _)| account.id);
-        let is_busy = |id: &AccountId| rooms.iter().any(|room| room.account == *id && room.is_merely_busy(self.route.class));
-        sharing.filter(is_busy).collect()
-    }
-}
-
-/// The lanes that somebody carries. All of them are looked at; what was known of their rings stays known.
-fn lanes(routing: &Routing, known: &[Lane]) -> Vec<Lane> {
-    let lane = |route: &Route| {
-        let known = known.iter().find(|lane| lane.route.lane == route.lane);
-        Lane {
-            route: route.clone(),
-            cursor: known.and_then(|lane| lane.cursor),
-            tenants: known.map_or(1, |lane| lane.tenants),
-            is_dirty: true,
-            is_offered: false,
-            kept_for: Vec::new(),
-            next_poll: Instant::now(),
-        }
-    };
-    routing.routes.iter().filter(|route| !route.accounts.is_empty()).map(lane).collect()
-}
-
-fn plan_lane(lane: &Lane, room: u16) -> LanePlan {
-    // With weights, those in front may have to wait for an account that is busy while others find room.
-    let limit = if lane.route.weights.is_empty() { room } else { CLAIM_ROWS };
-    // One tenant alone may have it all; several share, and the ring goes on next time.
-    let tenant_limit = if lane.tenants <= 1 { limit } else { (limit / 8).max(1) };
-    LanePlan {
-        lane: lane.route.lane,
-        class: lane.route.class,
-        route: lane.route.members(),
-        limit,
-        tenant_limit,
-        cursor: lane.cursor,
-        low: None,
     }
 }
 

@@ -17,7 +17,7 @@ use crate::metrics::Lane;
 
 /// The route of messages that go to the sandbox.
 pub const SANDBOX_ROUTE: &str = "sandbox";
-/// The route of messages that leave.
+/// The route of messages that leave and that nothing special is said about.
 pub const MAIN_ROUTE: &str = "main";
 /// The domain whose addresses always go to the sandbox.
 pub const SANDBOX_DOMAIN: &str = tidings_core::suppression::REHEARSAL_DOMAIN;
@@ -108,8 +108,8 @@ pub struct Route {
     pub channel: Channel,
     /// The class it serves.
     pub class: Class,
-    /// `main` or `sandbox`.
-    pub name: &'static str,
+    /// `main`, `sandbox`, or what the configuration says is special: `category:NAME`, `tenant:NAME`.
+    pub name: String,
     /// In the order in which they are tried.
     pub accounts: Vec<Arc<Account>>,
     /// Shares of the first accounts, as many as have one: those that a message draws from.
@@ -137,15 +137,18 @@ impl Route {
     }
 
     /// How metrics name it.
-    pub const fn labels(&self) -> Lane {
-        Lane { channel: self.channel.as_str(), class: self.class.as_str(), route: self.name }
+    pub fn labels(&self) -> Lane {
+        Lane { channel: self.channel.as_str(), class: self.class.as_str(), route: self.name.clone() }
     }
 }
 
 /// All lanes of this process.
+#[derive(Clone)]
 pub struct Routing {
-    /// Critical lanes first.
+    /// The lanes that new messages go to. Critical ones first.
     pub routes: Vec<Route>,
+    /// Lanes of routes that are configured no longer, or only elsewhere: what waits there goes by what carries it now.
+    pub former: Vec<Route>,
     /// Every configured account, the sandbox included.
     pub accounts: Vec<Arc<Account>>,
     /// No account is configured and the sandbox stands in for all of them: every key acts in test mode.
@@ -153,14 +156,19 @@ pub struct Routing {
 }
 
 impl Routing {
-    /// The route for a channel and class: `main`, or `sandbox`.
+    /// The route of this name for new messages of a channel and class.
     pub fn route(&self, channel: Channel, class: Class, name: &str) -> Option<&Route> {
         self.routes.iter().find(|route| route.channel == channel && route.class == class && route.name == name)
     }
 
-    /// The route of a lane.
+    /// Every lane.
+    pub fn lanes(&self) -> impl Iterator<Item = &Route> {
+        self.routes.iter().chain(&self.former)
+    }
+
+    /// The route of a lane; `None` for one that another process has made since this one looked.
     pub fn of_lane(&self, lane: LaneId) -> Option<&Route> {
-        self.routes.iter().find(|route| route.lane == lane)
+        self.lanes().find(|route| route.lane == lane)
     }
 
     /// Whose the accounts are, as far as is known now.

@@ -179,7 +179,7 @@ async fn hear(app: Arc<App>, signals: Arc<PostgresStore>, stop: CancellationToke
         let now = app.clock.now();
         match woken {
             Woken::Lanes(lanes) => lanes.into_iter().for_each(|lane| app.wake.lane(lane, now)),
-            Woken::Everything => app.setup().routing.routes.iter().for_each(|route| app.wake.lane(route.lane, now)),
+            Woken::Everything => app.setup().routing.lanes().for_each(|route| app.wake.lane(route.lane, now)),
         }
     }
 }

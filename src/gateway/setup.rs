@@ -31,6 +31,13 @@ impl Setup {
         Self { settings, rules, routing, sends_as: Arc::new(sends_as), digest }
     }
 
+    /// The same with other lanes.
+    #[must_use]
+    pub fn with(&self, routing: Routing) -> Self {
+        let Self { settings, rules, routing: _, sends_as, digest } = self;
+        Self { settings: settings.clone(), rules: rules.clone(), routing, sends_as: sends_as.clone(), digest: digest.clone() }
+    }
+
     /// Nothing configured.
     #[cfg(test)]
     pub(crate) fn for_tests() -> Self {
@@ -42,6 +49,6 @@ impl Setup {
             variables: std::collections::BTreeMap::new(),
             missing_secrets: MissingSecrets::AreFaults,
         };
-        Self::new(load(&sources).unwrap(), Routing { routes: Vec::new(), accounts: Vec::new(), sandbox_only: false })
+        Self::new(load(&sources).unwrap(), Routing { routes: Vec::new(), former: Vec::new(), accounts: Vec::new(), sandbox_only: false })
     }
 }

@@ -223,6 +223,17 @@ pub(crate) async fn next_due(store: &PostgresStore) -> Result<Vec<(LaneId, Times
     Ok(rows.into_iter().map(|row| (LaneId(row.lane), row.due.0)).collect())
 }
 
+/// The lanes in which rows wait.
+pub(crate) async fn waiting_lanes(store: &PostgresStore) -> Result<Vec<LaneId>, StoreError> {
+    let mut conn = store.mover().await?;
+    let lanes = sqlx::query_scalar!(
+        "SELECT l.id FROM lanes l CROSS JOIN LATERAL (
+            SELECT q.lane FROM queue q WHERE q.lane = l.id AND q.available_at IS NOT NULL ORDER BY q.tenant_id, q.available_at LIMIT 1) q
+         ORDER BY l.id",
+    );
+    Ok(lanes.fetch_all(&mut *conn).await.map_err(before)?.into_iter().map(LaneId).collect())
+}
+
 /// How many rows are open.
 pub(crate) async fn open_count(store: &PostgresStore) -> Result<i64, StoreError> {
     let mut conn = store.connection().await?;

@@ -223,6 +223,14 @@ pub(crate) async fn next_due(readers: &SqlitePool) -> Result<Vec<(LaneId, Timest
     Ok(rows.into_iter().map(|row| (LaneId(row.lane), Timestamp::from_micros(row.at))).collect())
 }
 
+pub(crate) async fn waiting_lanes(readers: &SqlitePool) -> Result<Vec<LaneId>, StoreError> {
+    let lanes = query_scalar!(
+        r#"SELECT l.id AS "id!: i32" FROM lanes l
+           WHERE EXISTS (SELECT 1 FROM queue q WHERE q.lane = l.id AND q.available_at IS NOT NULL) ORDER BY l.id"#
+    );
+    Ok(lanes.fetch_all(readers).await.map_err(store_error)?.into_iter().map(LaneId).collect())
+}
+
 pub(crate) async fn open_count(readers: &SqlitePool) -> Result<i64, StoreError> {
     query_scalar!("SELECT count(*) FROM queue").fetch_one(readers).await.map_err(store_error)
 }

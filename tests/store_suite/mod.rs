@@ -168,6 +168,7 @@ macro_rules! store_suite {
             reading::others_see_nothing,
             reading::adapters_get_what_they_need,
             reading::the_next_due_row_of_each_lane_is_known,
+            reading::the_lanes_in_which_rows_wait_are_known,
             reading::open_rows_are_counted,
             listing::a_window_is_looked_at_newest_first_and_says_where_it_ended,
             listing::pages_hold_each_row_once_while_others_are_accepted,

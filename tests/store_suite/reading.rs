@@ -112,6 +112,25 @@ pub async fn the_next_due_row_of_each_lane_is_known(world: &World) {
     assert_eq!(due, expected, "a running row is not due");
 }
 
+/// What is due later, and what is at work, included or not: who polls asks only where something waits.
+pub async fn the_lanes_in_which_rows_wait_are_known(world: &World) {
+    assert_eq!(world.store.waiting_lanes().await.unwrap(), []);
+    let mut later = world.email_of(world.tenant, Class::Bulk, "later");
+    later.deliveries[0].available_at = at(1_000);
+    world.taken(later).await;
+    world.taken(world.email("order-1")).await;
+    let mut waiting = world.store.waiting_lanes().await.unwrap();
+    waiting.sort_unstable();
+    let mut expected = vec![world.lane(Class::Transactional), world.lane(Class::Bulk)];
+    expected.sort_unstable();
+    assert_eq!(waiting, expected);
+
+    let claimed = world.claim(10, at(1)).await.remove(0);
+    assert_eq!(world.store.waiting_lanes().await.unwrap(), [world.lane(Class::Bulk)]);
+    world.moved(&claimed, answered(None), at(2)).await;
+    assert_eq!(world.store.waiting_lanes().await.unwrap().len(), 2, "it waits to be tried again");
+}
+
 /// Waiting, dispatching and ambiguous rows are open; ends are not.
 pub async fn open_rows_are_counted(world: &World) {
     let ended = world.dispatched("ended", at(1)).await;

@@ -181,7 +181,12 @@ fn with_adapter(routing: Routing, adapter: &Arc<Obedient>) -> Routing {
         })
     };
     let routes = routing.routes.iter().map(|route| Route { accounts: route.accounts.iter().map(swap).collect(), ..route.clone() });
-    Routing { routes: routes.collect(), accounts: routing.accounts.iter().map(swap).collect(), sandbox_only: routing.sandbox_only }
+    Routing {
+        routes: routes.collect(),
+        former: routing.former.clone(),
+        accounts: routing.accounts.iter().map(swap).collect(),
+        sandbox_only: routing.sandbox_only,
+    }
 }
 
 /// S-040: uncounted, once more after half a minute, and then never again; nobody else is hurt.

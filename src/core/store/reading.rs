@@ -120,6 +120,12 @@ pub trait Reading: Send + Sync {
     /// When it cannot be read.
     async fn next_due(&self) -> Result<Vec<(LaneId, Timestamp)>, StoreError>;
 
+    /// The lanes in which rows wait, due or not: one index probe for each lane, however much waits.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    async fn waiting_lanes(&self) -> Result<Vec<LaneId>, StoreError>;
+
     /// Looks for rows that break a relation: all of `queue`, and records accepted between `since` and `until`, which the
     /// caller keeps short. Rows whose timer ran out before `overdue` should have been moved by a sweep.
     ///

@@ -11,7 +11,7 @@ use tidings_core::store::Depth;
 
 use super::Api;
 use crate::app::App;
-use crate::metrics::{Lane, LaneState, OfAccount, Sample};
+use crate::metrics::{LaneState, OfAccount, Sample};
 use crate::slots::Capped;
 
 const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -75,13 +75,14 @@ fn sample(app: &App, stored: Stored) -> Sample {
     sample.daily = stored.capped.iter().filter_map(daily).collect();
     let of_lane = |lane| stored.depths.iter().filter(move |depth| depth.lane == lane);
     sample.ambiguous_open = stored.depths.iter().filter(|depth| depth.state == State::Ambiguous).map(|depth| depth.rows).sum();
-    for route in setup.routing.routes.iter().filter(|_| stored.is_measured) {
+    let former = setup.routing.former.iter().filter(|route| of_lane(route.lane).next().is_some());
+    for route in setup.routing.routes.iter().chain(former).filter(|_| stored.is_measured) {
         let (channel, class) = (route.channel.as_str(), route.class.as_str());
         let since = of_lane(route.lane).filter_map(|depth| depth.ready_since).min();
         let age = since.map_or(Duration::ZERO, |since| now.since(since));
-        sample.oldest_ready.push((Lane { channel, class, route: route.name }, age));
+        sample.oldest_ready.push((route.labels(), age));
         for depth in of_lane(route.lane) {
-            sample.depth.push((LaneState { channel, class, route: route.name, state: depth.state.as_str() }, depth.rows));
+            sample.depth.push((LaneState { channel, class, route: route.name.clone(), state: depth.state.as_str() }, depth.rows));
         }
     }
     sample

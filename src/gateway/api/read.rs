@@ -174,6 +174,10 @@ impl Reader<'_> {
         if self.paused.holds(delivery) {
             return (Some(WaitReason::Paused), None);
         }
+        if route.is_none() {
+            // Another process made the lane and carries it; this one learns of it in a moment.
+            return (None, None);
+        }
         let first = able.first().map(|account| account.id);
         let is_spared = |id: AccountId| self.paused.spares(id, Some(id) == first);
         let hindered =

@@ -28,6 +28,7 @@ mod rig;
 mod roles;
 mod sandbox;
 mod server;
+mod special;
 mod suppressions;
 
 on_both_databases!(

@@ -13,7 +13,7 @@ use tidings_core::words::Class;
 use tidings_providers::Context;
 
 use super::accounts::Account;
-use super::{ConfigError, Fault, Settings, Sources, load};
+use super::{ConfigError, Entry, Fault, Settings, Sources, Via, load};
 
 /// The packaged units and images are killed after 35 s.
 const PACKAGED_STOP: Duration = Duration::from_secs(34);
@@ -151,9 +151,12 @@ fn account_alone(account: &Account, settings: &Settings, findings: &mut Vec<Find
 /// Whether critical messages go by this account alone, and others too (S-090).
 fn shares_critical(account: &Account, settings: &Settings) -> bool {
     let is_on = |name: &String| settings.accounts.iter().any(|account| account.name == *name && account.is_on());
-    let carriers = |class: Class| -> Vec<String> { settings.route(class).into_iter().map(|entry| entry.account).filter(is_on).collect() };
-    let is_shared = [Class::Transactional, Class::Bulk].into_iter().any(|class| carriers(class).contains(&account.name));
-    carriers(Class::Critical) == [account.name.as_str()] && is_shared
+    let carriers = |(class, via): &(Class, Via)| -> Vec<String> {
+        settings.route(via, *class).into_iter().map(|entry| entry.account).filter(is_on).collect()
+    };
+    let (critical, others): (Vec<_>, Vec<_>) = settings.vias().into_iter().partition(|(class, _)| *class == Class::Critical);
+    let is_shared = others.iter().any(|route| carriers(route).contains(&account.name));
+    is_shared && critical.iter().any(|route| carriers(route) == [account.name.as_str()])
 }
 
 /// Whether somebody between here and the relay could read what logs in.
@@ -174,10 +177,12 @@ fn sending(settings: &Settings, findings: &mut Vec<Finding>) {
         findings.push(warning("accounts", "no account is \"on\", so that nothing is sent"));
     }
     let routes = &settings.routes.email;
-    let entries = [&routes.default, &routes.critical, &routes.transactional, &routes.bulk].into_iter().flatten().flatten();
-    let named: Vec<&String> = entries.map(|entry| &entry.account).collect();
-    let every_class_is_routed =
-        routes.default.is_some() || [&routes.critical, &routes.transactional, &routes.bulk].iter().all(|r| r.is_some());
+    let named: Vec<&String> = routes.set().flat_map(|(_, route)| route).map(|entry| &entry.account).collect();
+    let is_on = |entry: &Entry| settings.accounts.iter().any(|account| account.name == entry.account && account.is_on());
+    for (name, _) in routes.set().filter(|(_, route)| !route.iter().any(is_on)) {
+        findings.push(warning(format!("routes.email.{name}"), "no account of this route is \"on\", so that its messages are refused"));
+    }
+    let every_class_is_routed = Class::ALL.iter().all(|class| routes.shared.of(*class).is_some());
     for account in settings.accounts.iter().filter(|account| every_class_is_routed && !named.contains(&&account.name)) {
         findings.push(warning(format!("accounts.{}", account.name), "no route names this account, so that it never sends"));
     }

@@ -25,15 +25,17 @@ pub mod tenants;
 #[cfg(test)]
 mod tests;
 mod value;
+mod via;
 
 pub use accounts::{Account, AccountState};
 pub use check::{Finding, Severity, check, load_sound};
 pub use inventory::Difference;
 pub use roles::{Role, Roles};
-pub use routes::{ChannelRoutes, Entry, Routes, Shares};
+pub use routes::{ChannelRoutes, ClassRoutes, Entry, Routes, Shares};
 pub use server::{Migrate, Server, Store};
 pub use settings::{Bootstrap, Limits, Log, LogFormat, LogLevel, Sandbox, Secrets, Settings, Undeclared};
 pub use tenants::Tenant;
+pub use via::Via;
 
 /// Where settings come from. Values of variables may be secrets, so this never shows itself.
 pub struct Sources {

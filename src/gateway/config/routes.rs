@@ -1,5 +1,5 @@
 //! `[routes.email]` and `[senders]`: which accounts carry what, in which order, and the authors that have a name.
-//! Which account of a route takes a message now is decided in `tidings_core::judge`.
+//! By which route a message goes is decided in `via`, which account of it takes the message now in `tidings_core::judge`.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,8 +11,10 @@ use tidings_core::nearest::nearest;
 use tidings_core::words::Class;
 
 use super::accounts::Account;
+use super::names::within;
 use super::settings::Settings;
 use super::table::Table;
+use super::tenants::{NAME_RULE, is_name as is_tenant};
 use super::value::Setting;
 
 const FORM: &str = "a list of accounts such as [\"a\", \"b\"] or [{ account = \"a\", weight = 9 }, { account = \"b\", weight = 1 }]";
@@ -35,9 +37,20 @@ pub struct Entry {
     pub weight: Option<u16>,
 }
 
-/// Accounts in the order in which they are tried.
+/// The routes of one channel.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ChannelRoutes {
+    /// For whatever has none of its own.
+    pub shared: ClassRoutes,
+    /// For categories, whatever their class.
+    pub categories: BTreeMap<String, Vec<Entry>>,
+    /// For tenants.
+    pub tenants: BTreeMap<String, ClassRoutes>,
+}
+
+/// Accounts in the order in which they are tried.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ClassRoutes {
     /// For every class without a route of its own.
     pub default: Option<Vec<Entry>>,
     /// For critical messages.
@@ -48,7 +61,7 @@ pub struct ChannelRoutes {
     pub bulk: Option<Vec<Entry>>,
 }
 
-impl ChannelRoutes {
+impl ClassRoutes {
     /// The route of a class: its own, else the default, else `None`.
     pub fn of(&self, class: Class) -> Option<&[Entry]> {
         let own = match class {
@@ -58,23 +71,33 @@ impl ChannelRoutes {
         };
         own.as_ref().or(self.default.as_ref()).map(Vec::as_slice)
     }
+
+    /// Those that are set, by their names.
+    pub(super) fn set(&self) -> impl Iterator<Item = (&'static str, &[Entry])> {
+        let Self { default, critical, transactional, bulk } = self;
+        let all = [("default", default), ("critical", critical), ("transactional", transactional), ("bulk", bulk)];
+        all.into_iter().filter_map(|(name, route)| Some((name, route.as_deref()?)))
+    }
+}
+
+impl ChannelRoutes {
+    /// Every route that is set, by the name of its setting within the channel's table.
+    pub(super) fn set(&self) -> impl Iterator<Item = (String, &[Entry])> {
+        let shared = self.shared.set().map(|(name, route)| (name.to_owned(), route));
+        let categories = self.categories.iter().map(|(name, route)| (within("categories", name), route.as_slice()));
+        let tenants = self.tenants.iter().flat_map(|(tenant, own)| {
+            let table = within("tenants", tenant);
+            own.set().map(move |(name, route)| (within(&table, name), route))
+        });
+        shared.chain(categories).chain(tenants)
+    }
 }
 
 impl Settings {
-    /// The accounts that carry emails of a class, whatever their state: those of the route, else all in the order of the file.
-    pub fn route(&self, class: Class) -> Vec<Entry> {
-        match self.routes.email.of(class) {
-            Some(entries) => entries.to_vec(),
-            None => self.accounts.iter().map(|account| Entry { account: account.name.clone(), weight: None }).collect(),
-        }
-    }
-
     /// How messages are shared out, for each route that has weights.
     pub fn shares(&self) -> Vec<Shares> {
-        let ChannelRoutes { default, critical, transactional, bulk } = &self.routes.email;
-        let routes = [("default", default), ("critical", critical), ("transactional", transactional), ("bulk", bulk)];
-        let shares = |(name, route): (&str, &Option<Vec<Entry>>)| {
-            let (sharing, then): (Vec<_>, Vec<_>) = route.iter().flatten().partition(|entry| entry.weight.is_some());
+        let shares = |(name, route): (String, &[Entry])| {
+            let (sharing, then): (Vec<_>, Vec<_>) = route.iter().partition(|entry| entry.weight.is_some());
             let weight = |entry: &&Entry| Share { account: entry.account.clone(), weight: entry.weight.unwrap_or_default() };
             (!sharing.is_empty()).then(|| Shares {
                 setting: format!("routes.email.{name}"),
@@ -82,7 +105,7 @@ impl Settings {
                 then: then.into_iter().map(|entry| entry.account.clone()).collect(),
             })
         };
-        routes.into_iter().filter_map(shares).collect()
+        self.routes.email.set().filter_map(shares).collect()
     }
 }
 
@@ -112,21 +135,59 @@ impl fmt::Display for Shares {
 }
 
 impl Routes {
-    pub(super) fn read(table: &Table<'_>, accounts: &[Account]) -> Self {
-        let email = table.table("email", |table| {
-            let route = |name: &str| route(&table.get(name), accounts);
-            ChannelRoutes {
-                default: route("default"),
-                critical: route("critical"),
-                transactional: route("transactional"),
-                bulk: route("bulk"),
-            }
+    /// `declared`: the categories that requests may name, where they may name no others.
+    pub(super) fn read(table: &Table<'_>, accounts: &[Account], declared: Option<&[&str]>) -> Self {
+        let email = table.table("email", |table| ChannelRoutes {
+            shared: class_routes(table, accounts, None),
+            categories: table.table("categories", |table| categories(table, accounts, declared)),
+            tenants: table.table("tenants", |table| tenants(table, accounts)),
         });
         Self { email }
     }
 }
 
-fn route(setting: &Setting<'_>, accounts: &[Account]) -> Option<Vec<Entry>> {
+fn class_routes(table: &Table<'_>, accounts: &[Account], tenant: Option<&str>) -> ClassRoutes {
+    let route = |name: &str| route(&table.get(name), accounts, tenant);
+    ClassRoutes { default: route("default"), critical: route("critical"), transactional: route("transactional"), bulk: route("bulk") }
+}
+
+fn categories(table: &Table<'_>, accounts: &[Account], declared: Option<&[&str]>) -> BTreeMap<String, Vec<Entry>> {
+    let category = |name: String| {
+        let setting = table.get(&name);
+        if !is_label(&name) {
+            setting.fault(CATEGORY_RULE);
+        } else if let Some(declared) = declared.filter(|declared| !declared.contains(&name.as_str())) {
+            let table = within("categories", &name);
+            match nearest(&name, declared.iter().copied()) {
+                Some(meant) => setting.fault(format!("no request may name this category; did you mean {meant:?}?")),
+                None => setting
+                    .fault(format!("no request may name this category: declare it as [{table}], or set limits.undeclared_categories")),
+            }
+        }
+        Some((name, route(&setting, accounts, None)?))
+    };
+    table.names().into_iter().filter_map(category).collect()
+}
+
+fn tenants(table: &Table<'_>, accounts: &[Account]) -> BTreeMap<String, ClassRoutes> {
+    let tenant = |name: String| {
+        let own = table.table(&name, |table| {
+            if !is_tenant(&name) {
+                table.fault(NAME_RULE);
+            }
+            let own = class_routes(table, accounts, Some(&name));
+            if own == ClassRoutes::default() {
+                table.fault("says nothing: name accounts in default, critical, transactional or bulk");
+            }
+            own
+        });
+        (name, own)
+    };
+    table.names().into_iter().map(tenant).collect()
+}
+
+/// `tenant`: whose messages it carries, where it is one tenant's.
+fn route(setting: &Setting<'_>, accounts: &[Account], tenant: Option<&str>) -> Option<Vec<Entry>> {
     let items = setting.items_of(FORM)?;
     if items.is_empty() {
         setting.fault("an empty list carries nothing; leave the setting out to use every account");
@@ -140,7 +201,12 @@ fn route(setting: &Setting<'_>, accounts: &[Account]) -> Option<Vec<Entry>> {
             name.fault(format!("account {account:?} is named twice"));
         } else if weight.is_some() && route.iter().any(|entry| entry.weight.is_none()) {
             name.fault("accounts with a weight stand before those without, which are tried when all of them have failed");
-        } else if known().any(|known| known == account) {
+        } else if let Some(known) = accounts.iter().find(|known| known.name == account) {
+            if tenant.is_some() && known.tenant.is_some() && known.tenant.as_deref() != tenant {
+                name.fault(format!(
+                    "account {account:?} belongs to another tenant (accounts.{account}.tenant), so that it would carry nothing"
+                ));
+            }
             route.push(Entry { account, weight: weight.flatten() });
         } else if let Some(meant) = nearest(&account, known()) {
             name.fault(format!("there is no account {account:?}; did you mean {meant:?}?"));
@@ -179,6 +245,9 @@ pub(super) fn senders(table: &Table<'_>) -> BTreeMap<String, Mailbox> {
     }
     senders
 }
+
+/// What a category may be called.
+pub(super) const CATEGORY_RULE: &str = "a category is 1 to 64 characters of [A-Za-z0-9_.:-]";
 
 /// The letters that applications may use in the names they send.
 pub(super) fn is_label(name: &str) -> bool {

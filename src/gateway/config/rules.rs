@@ -8,7 +8,7 @@ use tidings_core::address::Mailbox;
 use tidings_core::policy::{Ambiguity, CategoryRules, ClassRules, OnAmbiguous, OnKeyReuse, Retry, Rules};
 use tidings_core::words::{Channel, Class};
 
-use super::routes::is_label;
+use super::routes::{CATEGORY_RULE, is_label};
 use super::table::Table;
 use super::value::Setting;
 
@@ -101,7 +101,7 @@ fn categories(table: &Table<'_>, senders: &BTreeMap<String, Mailbox>) -> HashMap
     let category = |name: String| {
         let rules = table.table(&name, |table| {
             if !is_label(&name) {
-                table.fault("a category is 1 to 64 characters of [A-Za-z0-9_.:-]");
+                table.fault(CATEGORY_RULE);
             }
             CategoryRules {
                 class: table.get("class").word(&CLASSES),

@@ -7,7 +7,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use sha2::{Digest as _, Sha256};
 use tidings_core::address::Mailbox;
-use tidings_core::policy::Rules;
+use tidings_core::policy::{DEFAULT_CATEGORY, Rules};
 use tidings_core::rate::Rate;
 use tidings_core::request::RequestLimits;
 use tidings_core::retention::Retention;
@@ -173,11 +173,7 @@ impl Settings {
 
     /// Whether a category without a table of its own is taken.
     pub fn takes_undeclared_categories(&self) -> bool {
-        match self.limits.undeclared_categories {
-            Some(Undeclared::Allow) => true,
-            Some(Undeclared::Refuse) => false,
-            None => self.rules.categories.is_empty(),
-        }
+        self.limits.takes_undeclared(&self.rules)
     }
 
     /// The author of a category's messages that name none.
@@ -203,10 +199,12 @@ impl Settings {
         let accounts = root.table("accounts", accounts::read);
         let senders = root.table("senders", routes::senders);
         let tenants = root.table("tenants", |table| tenants::read(table, &senders));
-        let routes = root.table("routes", |table| Routes::read(table, &accounts));
         let rules = rules::read(root, &senders);
         let dkim = Arc::new(root.table("dkim", dkim::read));
         let limits = root.table("limits", Limits::read);
+        let declared: Vec<&str> = rules.categories.keys().map(String::as_str).chain([DEFAULT_CATEGORY]).collect();
+        let declared = (!limits.takes_undeclared(&rules)).then_some(declared.as_slice());
+        let routes = root.table("routes", |table| Routes::read(table, &accounts, declared));
         let sandbox = root.table("sandbox", |table| Sandbox { enabled: table.get("enabled").flag().unwrap_or_default() });
         let retention = root.table("retention", retention::read);
         let log = root.table("log", Log::read);
@@ -250,6 +248,14 @@ impl Limits {
     /// The part that decides whether a request is sound.
     pub const fn of_requests(&self) -> RequestLimits {
         RequestLimits { recipients: self.recipients }
+    }
+
+    fn takes_undeclared(&self, rules: &Rules) -> bool {
+        match self.undeclared_categories {
+            Some(Undeclared::Allow) => true,
+            Some(Undeclared::Refuse) => false,
+            None => rules.categories.is_empty(),
+        }
     }
 
     fn read(table: &Table<'_>) -> Self {

@@ -13,7 +13,7 @@ use tidings_core::request::{Author, Recipient};
 use tidings_core::words::{Channel, Class, Mode};
 
 use crate::api::auth::Caller;
-use crate::routing::{Account, MAIN_ROUTE, Route, SANDBOX_DOMAIN, SANDBOX_ROUTE};
+use crate::routing::{Account, Route, SANDBOX_DOMAIN, SANDBOX_ROUTE};
 use crate::setup::Setup;
 
 /// Where one recipient's delivery goes.
@@ -31,15 +31,22 @@ impl Place<'_> {
 
 /// The route of each recipient. To the sandbox goes what a test key sends, what is written to its own domain, and
 /// everything where no account is configured and the sandbox stands in for all; nothing else ever does.
-pub(super) fn places<'a>(caller: &'a Caller, class: Class, recipients: &[Recipient], faults: &mut Faults) -> Vec<Place<'a>> {
+pub(super) fn places<'a>(
+    caller: &'a Caller,
+    category: &str,
+    class: Class,
+    recipients: &[Recipient],
+    faults: &mut Faults,
+) -> Vec<Place<'a>> {
     let (setup, mode, tenant): (&'a Setup, Mode, TenantId) = (&caller.setup, caller.mode, caller.tenant);
     // It may have been made a moment ago.
     setup.routing.learn(caller.tenant_name(), tenant);
+    let via = setup.settings.via(caller.tenant_name(), category, class).to_string();
     let mut missing = false;
     let mut places = Vec::with_capacity(recipients.len());
     for recipient in recipients {
         let to_sandbox = mode == Mode::Test || recipient.mailbox.email.domain() == SANDBOX_DOMAIN;
-        let name = if to_sandbox { SANDBOX_ROUTE } else { MAIN_ROUTE };
+        let name = if to_sandbox { SANDBOX_ROUTE } else { &via };
         match setup
             .routing
             .route(Channel::Email, class, name)
@@ -51,7 +58,7 @@ pub(super) fn places<'a>(caller: &'a Caller, class: Class, recipients: &[Recipie
         }
     }
     if missing {
-        let accounts = setup.routing.route(Channel::Email, class, MAIN_ROUTE).map(|route| route.accounts.as_slice()).unwrap_or_default();
+        let accounts = setup.routing.route(Channel::Email, class, &via).map(|route| route.accounts.as_slice()).unwrap_or_default();
         let detail = match (accounts.iter().any(|account| account.is_on), accounts.is_empty()) {
             (true, _) => "every account of the email route belongs to another tenant: configure one for this tenant or for all (accounts.NAME.tenant)".to_owned(),
             (false, false) => "no account of the email route is on: set accounts.NAME.state to \"on\"".to_owned(),

@@ -29,6 +29,10 @@ impl Reading for PostgresStore {
         limited(read::next_due(self)).await
     }
 
+    async fn waiting_lanes(&self) -> Result<Vec<LaneId>, StoreError> {
+        limited(read::waiting_lanes(self)).await
+    }
+
     async fn audit(&self, since: Timestamp, until: Timestamp, overdue: Timestamp) -> Result<Vec<Finding>, StoreError> {
         limited(audit::audit(self, since, until, overdue)).await
     }

@@ -29,6 +29,10 @@ impl Reading for SqliteStore {
         read::next_due(&self.readers).await
     }
 
+    async fn waiting_lanes(&self) -> Result<Vec<LaneId>, StoreError> {
+        read::waiting_lanes(&self.readers).await
+    }
+
     async fn audit(&self, since: Timestamp, until: Timestamp, overdue: Timestamp) -> Result<Vec<Finding>, StoreError> {
         audit::audit(&self.readers, since, until, overdue).await
     }

@@ -36,8 +36,8 @@ impl Adapter for Silent {
 fn routing(is_on: bool) -> Routing {
     let account = Arc::new(account(1, "relay", is_on));
     let (lane, channel, class) = (LaneId(1), Channel::Email, Class::Transactional);
-    let route = Route { lane, channel, class, name: MAIN_ROUTE, accounts: vec![account.clone()], weights: Vec::new() };
-    Routing { routes: vec![route], accounts: vec![account], sandbox_only: false }
+    let route = Route { lane, channel, class, name: MAIN_ROUTE.to_owned(), accounts: vec![account.clone()], weights: Vec::new() };
+    Routing { routes: vec![route], former: Vec::new(), accounts: vec![account], sandbox_only: false }
 }
 
 fn account(id: i32, name: &str, is_on: bool) -> Account {
@@ -193,8 +193,8 @@ fn what_is_drawn_for_an_account_without_tokens_waits_for_its_rate_until_its_pati
     let accounts = vec![Arc::new(slow), Arc::new(account(2, "fast", true))];
     let (lane, channel, class) = (LaneId(1), Channel::Email, Class::Transactional);
     let read_with = |weights: Vec<u16>, age: u64, is_empty: bool| {
-        let route = Route { lane, channel, class, name: MAIN_ROUTE, accounts: accounts.clone(), weights };
-        let routing = Routing { routes: vec![route], accounts: accounts.clone(), sandbox_only: false };
+        let route = Route { lane, channel, class, name: MAIN_ROUTE.to_owned(), accounts: accounts.clone(), weights };
+        let routing = Routing { routes: vec![route], former: Vec::new(), accounts: accounts.clone(), sandbox_only: false };
         let slots = Arc::new(Slots::new(&routing.accounts, NOW));
         let _turn = is_empty.then(|| slots.begin(AccountId(1), class));
         let mut stored = second_try();

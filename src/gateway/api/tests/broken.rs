@@ -240,6 +240,9 @@ impl Reading for Broken {
     async fn next_due(&self) -> Result<Vec<(LaneId, Timestamp)>, StoreError> {
         self.inner.next_due().await
     }
+    async fn waiting_lanes(&self) -> Result<Vec<LaneId>, StoreError> {
+        self.inner.waiting_lanes().await
+    }
     async fn audit(&self, since: Timestamp, until: Timestamp, overdue: Timestamp) -> Result<Vec<Finding>, StoreError> {
         self.inner.audit(since, until, overdue).await
     }

@@ -266,16 +266,23 @@ async fn routing(store: &dyn Store, accounts: Accounts) -> Routing {
     let wanted: Vec<(Class, &'static str)> = Class::ALL.iter().flat_map(|class| [(*class, MAIN_ROUTE), (*class, SANDBOX_ROUTE)]).collect();
     let rows: Vec<_> = wanted.iter().map(|(class, name)| (Channel::Email, *class, (*name).to_owned())).collect();
     let lanes = store.ensure_lanes(&rows).await.unwrap();
-    let of = |name| match (name, accounts) {
+    let of = |name: &str| match (name, accounts) {
         (SANDBOX_ROUTE, _) => vec![sandbox.clone()],
         (_, Accounts::Relay | Accounts::Owned) => vec![relay.clone()],
         (_, Accounts::SandboxOnly | Accounts::Nothing) => Vec::new(),
     };
-    let route = |((class, name), lane)| Route { lane, channel: Channel::Email, class, name, accounts: of(name), weights: Vec::new() };
+    let route = |((class, name), lane): ((Class, &str), _)| Route {
+        lane,
+        channel: Channel::Email,
+        class,
+        name: name.to_owned(),
+        accounts: of(name),
+        weights: Vec::new(),
+    };
     let routes = wanted.into_iter().zip(lanes).map(route).collect();
     let accounts_there =
         if matches!(accounts, Accounts::Relay | Accounts::Owned) { vec![relay.clone(), sandbox.clone()] } else { vec![sandbox.clone()] };
-    Routing { routes, accounts: accounts_there, sandbox_only: accounts == Accounts::SandboxOnly }
+    Routing { routes, former: Vec::new(), accounts: accounts_there, sandbox_only: accounts == Accounts::SandboxOnly }
 }
 
 fn account(id: AccountId, name: &str, from: &str, sends_as: &[&str], owner: Option<Owner>) -> Arc<Account> {

@@ -48,6 +48,7 @@ fn the_built_in_file_names_every_setting() {
         "tenants.acme",
         "routes",
         "routes.email",
+        "routes.email.tenants.acme",
         "tenants.acme",
         "categories.login-code",
         "retry",

@@ -165,6 +165,46 @@ fn what_contradicts_something_else_is_refused() {
             "routes.email.bulk.account (tidings.toml line 8): accounts with a weight stand before those without, which are tried when all of them have failed",
         ),
         (
+            "[routes.email.categories]\nlogin-code = [\"rely\"]\n",
+            "routes.email.categories.login-code (tidings.toml line 5): there is no account \"rely\"; did you mean \"relay\"?",
+        ),
+        (
+            "[routes.email.categories]\nlogin-code = []\n",
+            "routes.email.categories.login-code (tidings.toml line 5): an empty list carries nothing; leave the setting out to use every account",
+        ),
+        (
+            "[routes.email.categories]\n\"a b\" = [\"relay\"]\n",
+            "routes.email.categories.\"a b\" (tidings.toml line 5): a category is 1 to 64 characters of [A-Za-z0-9_.:-]",
+        ),
+        (
+            "[categories.login-code]\n[routes.email.categories]\nlogin-cod = [\"relay\"]\n",
+            "routes.email.categories.login-cod (tidings.toml line 6): no request may name this category; did you mean \"login-code\"?",
+        ),
+        (
+            "[limits]\nundeclared_categories = \"refuse\"\n[routes.email.categories]\nreceipt = [\"relay\"]\n",
+            "routes.email.categories.receipt (tidings.toml line 7): no request may name this category: declare it as [categories.receipt], or set limits.undeclared_categories",
+        ),
+        (
+            "[routes.email.tenants.acme]\nbulk = [\"relay\", \"relay\"]\n",
+            "routes.email.tenants.acme.bulk (tidings.toml line 5): account \"relay\" is named twice",
+        ),
+        (
+            "[routes.email.tenants.acme]\nbulc = [\"relay\"]\ndefault = [\"relay\"]\n",
+            "routes.email.tenants.acme.bulc (tidings.toml line 5): unknown setting; did you mean routes.email.tenants.acme.bulk?",
+        ),
+        (
+            "[routes.email.tenants.acme]\n",
+            "routes.email.tenants.acme (tidings.toml line 4): says nothing: name accounts in default, critical, transactional or bulk",
+        ),
+        (
+            "[routes.email.tenants.Acme]\ndefault = [\"relay\"]\n",
+            "routes.email.tenants.Acme (tidings.toml line 4): a tenant's name is 1 to 40 characters of [a-z0-9-]",
+        ),
+        (
+            "tenant = \"shop\"\n[routes.email.tenants.acme]\ndefault = [\"relay\"]\n",
+            "routes.email.tenants.acme.default (tidings.toml line 6): account \"relay\" belongs to another tenant (accounts.relay.tenant), so that it would carry nothing",
+        ),
+        (
             "tenant = \"Acme\"\n",
             "accounts.relay.tenant (tidings.toml line 4): expected the name of a tenant: 1 to 40 characters of [a-z0-9-]",
         ),

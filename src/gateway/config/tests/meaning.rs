@@ -23,16 +23,89 @@ fn accounts_of_a_route_may_have_weights_and_others_stand_behind_them() {
     let given = Given::file(&format!("{RELAY}{spare}{routes}")).variable("NAME", "c");
     let settings = given.load();
     assert_eq!(named(&settings, Class::Bulk), ["relay", "b", "c"]);
-    let weights = |class| settings.route(class).into_iter().map(|entry| entry.weight).collect::<Vec<_>>();
+    let weights = |class| settings.route(&Via::Main, class).into_iter().map(|entry| entry.weight).collect::<Vec<_>>();
     assert_eq!((weights(Class::Bulk), weights(Class::Critical)), (vec![Some(9), Some(1), None], vec![None, None]));
     let shares: Vec<String> = settings.shares().iter().map(ToString::to_string).collect();
     assert_eq!(shares, ["routes.email.bulk: relay 90.0%, b 10.0%, then c"]);
     assert_eq!(check(&settings), []);
     // As a variable, and with a name that stands elsewhere.
     let of_variable = given.variable("TIDINGS__ROUTES__EMAIL__BULK", "[{ account = 'b', weight = 1000 }, { env = 'NAME' }]").load();
-    assert_eq!((named(&of_variable, Class::Bulk), of_variable.route(Class::Bulk)[0].weight), (vec!["b".into(), "c".into()], Some(1_000)));
+    assert_eq!(
+        (named(&of_variable, Class::Bulk), of_variable.route(&Via::Main, Class::Bulk)[0].weight),
+        (vec!["b".into(), "c".into()], Some(1_000))
+    );
     assert_eq!(of_variable.difference(&settings).changed, ["routes.email.bulk", "routes.email.bulk.account", "routes.email.bulk.weight"]);
     assert_ne!(of_variable.digest(), settings.digest());
+}
+
+const SPECIAL: &str = "[accounts.a]\nkind = \"smtp\"\nhost = \"h\"\n[accounts.b]\nkind = \"smtp\"\nhost = \"h\"\n[accounts.c]\nkind = \"smtp\"\nhost = \"h\"\ntenant = \"acme\"\n\
+    [categories.login-code]\nclass = \"critical\"\n[categories.receipt]\n\
+    [routes.email]\ndefault = [\"b\"]\nbulk = [\"a\", \"b\"]\n[routes.email.categories]\nlogin-code = [\"a\"]\n\
+    [routes.email.tenants.acme]\ndefault = [\"c\", \"a\"]\nbulk = [\"c\"]\n[routes.email.tenants.shop]\ncritical = [\"b\"]\n";
+
+#[test]
+fn the_most_special_route_carries_a_message() {
+    let settings = Given::file(SPECIAL).load();
+    let by = |tenant: &str, category: &str, class: Class| {
+        let via = settings.via(tenant, category, class);
+        let accounts: Vec<String> = settings.route(&via, class).into_iter().map(|entry| entry.account).collect();
+        assert_eq!(via.to_string().parse(), Ok(via.clone()));
+        format!("{via} {}", accounts.join(" "))
+    };
+    use Class::{Bulk, Critical, Transactional};
+    assert_eq!(by("acme", "login-code", Critical), "tenant:acme c a", "a tenant's route is a boundary");
+    assert_eq!(by("acme", "receipt", Bulk), "tenant:acme c");
+    assert_eq!(by("shop", "login-code", Critical), "tenant:shop b");
+    assert_eq!(by("shop", "receipt", Transactional), "main b");
+    assert_eq!(by("other", "login-code", Critical), "category:login-code a");
+    assert_eq!(by("other", "receipt", Bulk), "main a b");
+    assert_eq!(by("other", "receipt", Transactional), "main b");
+    // What waits in lanes of routes that are set no longer goes by what carries it now.
+    let now = |via: &str, class| settings.route(&via.parse().unwrap(), class).iter().map(|entry| entry.account.clone()).collect::<Vec<_>>();
+    assert_eq!((now("tenant:shop", Bulk), now("category:gone", Critical)), (vec!["a".into(), "b".into()], vec!["b".into()]));
+    assert_eq!(["sandbox", "pool:x", "category"].map(|name| name.parse::<Via>().is_ok()), [false; 3]);
+}
+
+#[test]
+fn every_special_route_has_lanes_for_the_classes_that_it_can_meet() {
+    let lanes: Vec<String> = Given::file(SPECIAL).load().vias().into_iter().map(|(class, via)| format!("{class} {via}")).collect();
+    assert_eq!(
+        lanes,
+        [
+            "critical main",
+            "critical category:login-code",
+            "critical tenant:acme",
+            "critical tenant:shop",
+            "transactional main",
+            "transactional tenant:acme",
+            "bulk main",
+            "bulk tenant:acme",
+        ]
+    );
+}
+
+#[test]
+fn special_routes_are_shown_counted_and_told_apart_like_others() {
+    let weighted =
+        SPECIAL.replace("login-code = [\"a\"]", "login-code = [{ account = \"a\", weight = 3 }, { account = \"b\", weight = 1 }]");
+    let settings = Given::file(&weighted).load();
+    let shares: Vec<String> = settings.shares().iter().map(ToString::to_string).collect();
+    assert_eq!(shares, ["routes.email.categories.login-code: a 75.0%, b 25.0%"]);
+    assert_eq!(check(&settings), [], "an account that a special route alone names sends");
+    let before = Given::file(SPECIAL).load();
+    assert_ne!(settings.digest(), before.digest());
+    let changed = settings.difference(&before).changed;
+    assert!(changed.iter().all(|name| name.starts_with("routes.email.categories.login-code")) && !changed.is_empty(), "{changed:?}");
+    let without = Given::file(&SPECIAL.replace("[routes.email.tenants.shop]\ncritical = [\"b\"]\n", "")).load();
+    assert_eq!(without.difference(&before).changed, ["routes.email.tenants.shop", "routes.email.tenants.shop.critical"]);
+    // As a variable: the name in the file that it fits.
+    let of_variable = Given::file(SPECIAL).variable("TIDINGS__ROUTES__EMAIL__CATEGORIES__LOGIN_CODE", "['b']").load();
+    assert_eq!(of_variable.route(&Via::Category("login-code".into()), Class::Critical)[0].account, "b");
+
+    let warned = |file: &str| check(&Given::file(file).load()).into_iter().map(|finding| finding.setting).collect::<Vec<_>>();
+    assert_eq!(warned(&SPECIAL.replace("tenant = \"acme\"", "state = \"off\"")), ["routes.email.tenants.acme.bulk"]);
+    let capped = SPECIAL.replace("[accounts.b]", "daily_cap = 100\n[accounts.b]");
+    assert_eq!(warned(&capped), ["accounts.a.daily_cap"], "codes have no other account, and newsletters use it too");
 }
 
 #[test]

@@ -77,7 +77,7 @@ const RELAY: &str = "[accounts.relay]\nkind = \"smtp\"\nhost = \"127.0.0.1\"\n";
 
 /// The accounts of a class in order.
 fn named(settings: &Settings, class: tidings_core::words::Class) -> Vec<String> {
-    settings.route(class).into_iter().map(|entry| entry.account).collect()
+    settings.route(&Via::Main, class).into_iter().map(|entry| entry.account).collect()
 }
 
 fn seconds(seconds: u64) -> Duration {
