@@ -71,7 +71,8 @@ pub struct AccountCapacity {
     pub free_for_others: u16,
     /// Of those, free for bulk.
     pub free_for_bulk: u16,
-    /// Whether a transactional message may wait for it: it is on, and neither paused, parked nor out of calls of its day.
+    /// Whether a transactional message may wait for it: it is on, neither paused, parked nor out of calls of its day, and does not
+    /// hang.
     pub is_well: bool,
     /// The same for bulk.
     pub is_well_for_bulk: bool,

@@ -31,6 +31,10 @@ pub mod pacing;
 /// After how long a parked account tries one waiting message again.
 const PARKED: [Duration; 4] = [Duration::from_secs(60), Duration::from_secs(120), Duration::from_secs(300), Duration::from_secs(600)];
 
+/// An account in which nothing has come free for so long hangs, and nobody waits for it: what was drawn for it would soon stand
+/// before everything else of its lane.
+const STALLED: Duration = Duration::from_secs(8);
+
 /// The slots of every account of this process.
 pub struct Slots {
     accounts: Mutex<HashMap<AccountId, AccountSlots>>,
@@ -53,6 +57,8 @@ struct AccountSlots {
     pool: Option<Pool>,
     paused_until: Option<Timestamp>,
     parked: Option<Parked>,
+    /// When it last had room for anything but critical, and for bulk.
+    had_room: [Timestamp; 2],
 }
 
 struct Parked {
@@ -188,7 +194,7 @@ impl AccountSlots {
     fn new(account: Arc<Account>, now: Timestamp) -> Self {
         let (pace, guard) = (account.rate.map(Pace::new), account.rate.map(guard));
         let pool = account.daily_cap.clone().map(|cap| Pool::new(cap, now));
-        Self { account, used: HashMap::new(), pace, guard, pool, paused_until: None, parked: None }
+        Self { account, used: HashMap::new(), pace, guard, pool, paused_until: None, parked: None, had_room: [now; 2] }
     }
 
     fn adopt(&mut self, account: Arc<Account>, now: Timestamp) {
@@ -246,14 +252,14 @@ impl AccountSlots {
         if let Some(pace) = &mut self.pace {
             free = free.min(u16::try_from(pace.room(Instant::now())).unwrap_or(u16::MAX));
         }
-        AccountCapacity {
-            account: id,
-            free,
-            free_for_others: free.min(for_others.saturating_sub(others)),
-            free_for_bulk: free.min(for_bulk.saturating_sub(bulk)),
-            is_well: true,
-            is_well_for_bulk: true,
+        let (free_for_others, free_for_bulk) = (free.min(for_others.saturating_sub(others)), free.min(for_bulk.saturating_sub(bulk)));
+        for (had_room, free) in self.had_room.iter_mut().zip([free_for_others, free_for_bulk]) {
+            if free > 0 {
+                *had_room = now;
+            }
         }
+        let [is_well, is_well_for_bulk] = self.had_room.map(|at| now.since(at) < STALLED);
+        AccountCapacity { account: id, free, free_for_others, free_for_bulk, is_well, is_well_for_bulk }
     }
 
     fn is_out_of_tokens(&mut self) -> bool {

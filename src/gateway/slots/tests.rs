@@ -106,6 +106,25 @@ fn an_account_is_merely_busy_only_while_it_is_well() {
 }
 
 #[test]
+fn nobody_waits_for_an_account_in_which_nothing_comes_free() {
+    let adapter: Arc<dyn tidings_core::adapter::Adapter> = Arc::new(Silent::default());
+    let slots = Arc::new(Slots::new(&[account(None, &adapter)], NOW));
+    let is_busy_after = |class: Class, seconds: u64| {
+        let now = NOW.plus(Duration::from_secs(seconds));
+        slots.capacity(&[AccountId(1)], now)[0].is_merely_busy(class)
+    };
+    assert!(!is_busy_after(Class::Bulk, 0));
+    for _ in 0..7 {
+        slots.begin(AccountId(1), Class::Bulk);
+    }
+    assert!(is_busy_after(Class::Bulk, 7) && !is_busy_after(Class::Bulk, 8), "seven calls hang");
+    slots.end(AccountId(1), Class::Bulk);
+    assert!(!is_busy_after(Class::Bulk, 20), "one ended");
+    slots.begin(AccountId(1), Class::Bulk);
+    assert!(is_busy_after(Class::Bulk, 27) && !is_busy_after(Class::Bulk, 28));
+}
+
+#[test]
 fn that_an_account_is_parked_or_recovered_is_said_once() {
     let adapter: Arc<dyn tidings_core::adapter::Adapter> = Arc::new(Silent::default());
     let slots = Slots::new(&[account(None, &adapter)], NOW);
