@@ -29,6 +29,7 @@ const HOT: &[Hot] = &[
     ("list: notifications", "AND id = ANY($2) AND mode = $3", "2, {ended}, 0::smallint"),
     ("content", "LEFT JOIN contents c ON c.id = n.id AND c.id = $2", "1, {one}, 0::smallint"),
     ("next due", "SELECT t.lane, n.tenant_id", ""),
+    ("lanes with waiting rows", "SELECT l.id FROM lanes l CROSS JOIN LATERAL", ""),
 ];
 
 /// What moves deliveries, with the plan that is kept whatever the tables hold.

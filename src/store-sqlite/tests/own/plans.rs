@@ -35,6 +35,7 @@ const HOT: &[(&str, &str)] = &[
     ("facts of deliveries", "d.address_digest AS \"digest!\""),
     ("notifications of a list", "ORDER BY n.id DESC"),
     ("what is due next", "WITH RECURSIVE ring (lane, tenant_id)"),
+    ("lanes with waiting rows", "WHERE EXISTS (SELECT 1 FROM queue q WHERE q.lane = l.id"),
     ("purge: records that are old", "d.id > ?1 AND d.id < ?2 ORDER BY d.id LIMIT ?3"),
     ("purge: how they stand now", "deliveries d ON d.id = unhex(x.value) ORDER BY d.id"),
     ("purge: contents", "SET body = NULL FROM json_each"),
